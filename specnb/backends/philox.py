@@ -1,0 +1,21 @@
+"""One random word in plain Python: the readable form, and the fastest one for a few words on a CPU."""
+
+from __future__ import annotations
+
+_LOW32 = 0xFFFFFFFF
+
+
+def philox_word(seed: int, position: int, index: int, purpose: int, stream: int) -> int:
+    """Return the 64-bit word of Philox4x32-10 under one key and counter (Salmon et al. 2011).
+
+    >>> hex(philox_word(0, 0, 0, 0, 0))
+    '0x6627e8d5e169c58d'
+    """
+    c0, c1, c2, c3 = position & _LOW32, index & _LOW32, purpose & _LOW32, stream & _LOW32
+    key0, key1 = seed & _LOW32, seed >> 32
+    for _ in range(10):
+        product0, product1 = c0 * 0xD2511F53, c2 * 0xCD9E8D57
+        c0, c2 = product1 >> 32 ^ c1 ^ key0, product0 >> 32 ^ c3 ^ key1
+        c1, c3 = product1 & _LOW32, product0 & _LOW32
+        key0, key1 = key0 + 0x9E3779B9 & _LOW32, key1 + 0xBB67AE85 & _LOW32
+    return c0 << 32 | c1

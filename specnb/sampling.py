@@ -1,0 +1,157 @@
+"""From logits to the distributions p and q that everything else is about, and draws from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from specnb import backends
+from specnb.arrays import convert, describe, dtype_name, floats, is_torch, like, on_host, to_numpy
+from specnb.errors import SpecnbError
+from specnb.streams import keys
+
+MAX_LOGITS = 2**18
+"""Largest vocabulary of `probabilities`: beyond it an integer sum of masses could pass 2^63."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sampling:
+    """How logits become a distribution: temperature, then top-k, then top-p, then min-p.
+
+    Each is a number for all requests or one value per row [B]. Equal logits are kept or dropped together, so
+    a tie at a threshold keeps all of the tied tokens (where transformers' top-p may split them).
+
+    temperature: >= 0; 0 puts all mass on the largest logit, the lowest id first (greedy decoding).
+    top_k: keep a token if fewer than top_k logits are larger; None or 0 is off.
+    top_p: in (0, 1]; keep a token if the tokens above it hold less than top_p (Holtzman et al. 2020).
+    min_p: in [0, 1]; keep a token if its probability is at least min_p times the largest.
+
+    >>> Sampling(temperature=0.7, top_p=0.9)
+    Sampling(temperature=0.7, top_k=None, top_p=0.9, min_p=None)
+    """
+
+    temperature: Any = 1.0
+    top_k: Any = None
+    top_p: Any = None
+    min_p: Any = None
+
+    def __post_init__(self) -> None:
+        _require("temperature", self.temperature, lambda t: (t == 0) | ((t >= 1e-30) & (t < np.inf)), ">= 0")
+        _require("top_k", self.top_k, lambda k: (k >= 0) & (k == np.floor(k)), "an integer >= 1, or None")
+        _require("top_p", self.top_p, lambda t: (t > 0) & (t <= 1), "in (0, 1], or None")
+        _require("min_p", self.min_p, lambda t: (t >= 0) & (t <= 1), "in [0, 1], or None")
+
+    def parameters(self, batch: int, positions: int, reference: Any) -> list[Any]:
+        """Return temperature, top_k, top_p and min_p as arrays [batch·positions] like the reference array."""
+        defaults = (self.temperature, 1.0), (self.top_k, 0), (self.top_p, 1.0), (self.min_p, 0.0)
+        return [_per_row(value, off, batch, positions, reference) for value, off in defaults]
+
+
+def probabilities(logits: Any, sampling: Sampling | None = None, *, backend: str | None = None) -> Any:
+    """Return the processed distributions of logits, in the arithmetic of the contract.
+
+    Parameters
+    ----------
+    logits : float [V], [B, V] or [B, R, V]; V up to 2^18. float64 is rounded to float32 first.
+    sampling : `Sampling`; its per-row values are shared by the R positions of a request. None is temperature 1.
+    backend : "numpy" or "torch"; None chooses by the array.
+
+    Returns
+    -------
+    float32 array of the same shape and framework; its rows sum to 1 within 1e-6. A row with a NaN or +inf, or
+    without a finite logit, is NaN.
+
+    Raises
+    ------
+    SpecnbError : wrong dtype or shape, V too large, or a backend that can't run.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> probabilities(np.array([1.0, 0.0, 1.0]), Sampling(top_k=1)).tolist()
+    [0.5, 0.0, 0.5]
+    """
+    logits = floats("logits", logits)
+    if not 1 <= logits.ndim <= 3 or not 1 <= logits.shape[-1] <= MAX_LOGITS:
+        raise SpecnbError(
+            f"logits are {describe(logits)}; expected [V], [B, V] or [B, R, V] with 1 <= V <= {MAX_LOGITS}"
+        )
+    sampling = Sampling() if sampling is None else sampling
+    name = backend or ("torch" if is_torch(logits) else "numpy")
+    module = backends.load(name, logits.device.type if is_torch(logits) else "cpu")
+    if not hasattr(module, "probabilities"):
+        raise SpecnbError(f"backend {name!r} has no probabilities yet; use 'torch', which runs on the same device")
+    shape = tuple(logits.shape)
+    batch, positions = (shape[0] if len(shape) > 1 else 1), (shape[1] if len(shape) == 3 else 1)
+    parameters = sampling.parameters(batch, positions, logits)
+    result = module.probabilities(*convert(name, logits.reshape(batch * positions, shape[-1]), *parameters))
+    return like(result.reshape(shape), logits)
+
+
+def draw(probs: Any, *, seed: Any, position: Any = 0, index: int = 0, backend: str | None = None) -> Any:
+    """Draw one token per row as a drafter does: by the word of (seed, position, index) and purpose 0.
+
+    Parameters
+    ----------
+    probs : float [V] or [B, V], q of the position.
+    seed : int (row b then uses stream b of that key) or int [B], one key per request; 0 <= seed < 2^63.
+    position : int or int [B], absolute position of the step's first drafted token in its request.
+    index : 0-based draft position within the step.
+
+    Returns
+    -------
+    int64 [B] (or a scalar array), in the caller's framework; −1 where a row has no mass.
+
+    Raises
+    ------
+    SpecnbError : wrong dtype, shape or seed.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> int(draw(np.array([0.0, 1.0, 0.0]), seed=7))
+    1
+    """
+    probs = floats("probs", probs)
+    if not 1 <= probs.ndim <= 2 or probs.shape[-1] < 1:
+        raise SpecnbError(f"probs are {describe(probs)}; expected [V] or [B, V] with V >= 1")
+    rows = probs if probs.ndim == 2 else probs[None]
+    seed, position = keys(seed, position, len(rows), rows)
+    name = backend or backends.default_name(rows)
+    module = backends.load(name, rows.device.type if is_torch(rows) else "cpu")
+    tokens = module.draw(*convert(name, rows, seed, position), index)
+    return like(tokens if probs.ndim == 2 else tokens[0], probs)
+
+
+def _require(name: str, value: Any, valid: Any, expected: str) -> None:
+    """Raise if a parameter (None is off) has a value outside its range; values on a device aren't read."""
+    if value is None or not on_host(value):
+        return
+    values = to_numpy(value)
+    if values.dtype.kind not in "iuf" or values.ndim > 1 or not np.all(valid(values)):
+        raise SpecnbError(f"{name} is {value!r}; expected {expected}, one number or one per row")
+
+
+def _per_row(value: Any, off: float, batch: int, positions: int, reference: Any) -> Any:
+    """Return a parameter as an array [batch·positions], its default where it is None."""
+    value = off if value is None else value
+    integral = isinstance(off, int)
+    if not hasattr(value, "shape") and np.ndim(value) == 0 and not is_torch(reference):
+        return np.full(batch * positions, value, np.int64 if integral else np.float64)
+    value = like(value, reference)
+    value = value.to(_torch_dtype(integral)) if is_torch(value) else value.astype(np.int64 if integral else float)
+    if value.ndim == 1 and value.shape[0] != batch:
+        raise SpecnbError(f"a sampling parameter is {describe(value)} for {batch} rows; expected [{batch}] or a number")
+    if value.ndim == 0:
+        value = value.reshape(1)
+    if is_torch(value):
+        return value.expand(batch).repeat_interleave(positions)
+    return np.repeat(np.broadcast_to(value, batch), positions)
+
+
+def _torch_dtype(integral: bool) -> Any:
+    import torch
+
+    return torch.int64 if integral else torch.float64

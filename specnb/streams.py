@@ -1,0 +1,41 @@
+"""What identifies a request's random stream: its seed and its position, checked and made uniform."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from specnb.arrays import describe, integers, on_host
+from specnb.errors import SpecnbError
+
+MAX_SEED = 2**63 - 1
+
+
+def keys(seed: Any, position: Any, batch: int, reference: Any) -> tuple[Any, Any]:
+    """Return seed and position, each a Python int or int64 [B] like the reference, or raise `SpecnbError`."""
+    return (
+        per_row("seed", seed, batch, reference, 0, MAX_SEED),
+        per_row("position", position, batch, reference, 0, MAX_SEED),
+    )
+
+
+def per_row(name: str, value: Any, batch: int, reference: Any, low: int, high: int) -> Any:
+    """Return one int for the batch or int64 [B], its values checked where that needs no device."""
+    if isinstance(value, bool):
+        raise SpecnbError(f"{name} is {value}; expected an integer")
+    if not hasattr(value, "ndim") or value.ndim == 0:
+        try:
+            number = operator.index(value)
+        except TypeError:
+            pass
+        else:
+            if not low <= number <= high:
+                raise SpecnbError(f"{name} is {number}; expected {low} <= {name} <= {high}")
+            return number
+    values = integers(name, value, reference)
+    if tuple(values.shape) != (batch,):
+        raise SpecnbError(f"{name} is {describe(values)}; expected one integer, or one per request: [{batch}]")
+    if on_host(values) and batch and not bool(((values >= low) & (values <= high)).all()):
+        row = int((~((values >= low) & (values <= high))).nonzero()[0][0])
+        raise SpecnbError(f"{name}[{row}] is {int(values[row])}; expected {low} <= {name} <= {high}")
+    return values

@@ -1,0 +1,94 @@
+"""The arithmetic contract's golden values and the generator's published answers, on every backend."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import specnb
+from specnb.backends import numpy as numpy_backend
+from specnb.backends import torch as torch_backend
+from specnb.backends.philox import philox_word
+from specnb.verdict import Status
+
+VECTORS = json.loads((Path(__file__).parent / "vectors" / "contract.json").read_text())
+BACKENDS = ["numpy", "torch", pytest.param("triton", marks=pytest.mark.triton)]
+ALL_ONES = 2**32 - 1
+
+# Random123's known answers for Philox4x32-10 (Salmon et al. 2011): (key, counter words, first two output words).
+KNOWN_WORDS = [
+    (0, (0, 0, 0, 0), 0x6627E8D5E169C58D),
+    (2**64 - 1, (ALL_ONES,) * 4, 0x408F276D41C83B0E),
+]
+
+
+def test_contract_version():
+    assert VECTORS["contract"] == specnb.CONTRACT == 1
+
+
+@pytest.mark.parametrize(("key", "counter", "word"), KNOWN_WORDS)
+def test_known_words(key, counter, word):
+    assert philox_word(key, *counter) == word
+    assert int(numpy_backend.philox(np.uint64(key), *counter)) == word
+
+
+def many_words(positions):
+    key, stream = 2**62 + 977, 2**31 + 5
+    expected = [philox_word(key, int(p), 3, 1, stream) for p in positions]
+    return key, stream, expected
+
+
+def test_words_in_numpy():
+    positions = np.arange(2**32 - 50, 2**32 + 50)  # the counter wraps
+    key, stream, expected = many_words(positions)
+    assert numpy_backend.philox(key, positions, 3, 1, stream).tolist() == expected
+
+
+@pytest.mark.parametrize("count", [10, 100])  # in Python's integers, and in tensors
+def test_words_in_torch(count):
+    positions = torch.arange(2**32 - 5, 2**32 - 5 + count)
+    key, stream, expected = many_words(positions)
+    words = torch_backend.philox(key, positions, 3, 1, stream, torch.device("cpu"))
+    assert [w % 2**64 for w in words.tolist()] == expected
+
+
+@pytest.mark.parametrize("count", [3, 100])
+def test_high_products(count):
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(0, 2**64, count, np.uint64), rng.integers(0, 2**63, count, np.uint64)
+    expected = [int(x) * int(y) >> 64 for x, y in zip(a, b, strict=True)]
+    assert numpy_backend.multiply_high(a, b).tolist() == expected
+    tensors = torch.from_numpy(a.view(np.int64)), torch.from_numpy(b.view(np.int64))
+    assert torch_backend.multiply_high(*tensors).tolist() == expected
+
+
+@pytest.mark.parametrize("rule", ["token", "match"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_verdicts(backend, rule):
+    assert VECTORS["verdicts"]
+    for case in VECTORS["verdicts"]:
+        G, V = len(case["draft"]), len(case["p"][0])
+        q = None if case["q"] is None else np.array(case["q"], np.float32).reshape(1, G, V)
+        p, draft = np.array([case["p"]], np.float32), np.array([case["draft"]], np.int64).reshape(1, G)
+        random = {"seed": [case["seed"]], "position": case["position"]}
+        if case["uniforms"] is not None:
+            random = {"uniforms": np.array([case["uniforms"]])}
+        verdict = specnb.verify(draft, q, p, rule=rule, backend=backend, **random)
+        expected = case[rule]
+        assert verdict.tokens[0].tolist() == expected["tokens"], case["kind"]
+        assert verdict.num_accepted.tolist() == [expected["num_accepted"]], case["kind"]
+        if case["kind"] == "nan":
+            assert verdict.status[0] & Status.NONFINITE or np.isfinite(p[0, : expected["num_accepted"] + 1]).all()
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+def test_probabilities(backend):
+    assert VECTORS["logits"]
+    for case in VECTORS["logits"]:
+        row = np.array(case["logits"], np.float32)
+        result = specnb.probabilities(row, specnb.Sampling(**case["sampling"]), backend=backend)
+        assert [float(x).hex() for x in result] == case["probabilities"], case["sampling"]
