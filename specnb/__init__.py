@@ -25,7 +25,13 @@ _HOMES = {
     "Generation": "decoding.generation",
     "load_pair": "pair",
 }
-_MODULES = {"laws": "laws", "rules": "rules", "proofs": "proofs", "drafters": "decoding.drafters", "plots": "plots"}
+_MODULES = {
+    "laws": "laws",
+    "rules": "rules",
+    "proofs": "proofs",
+    "drafters": "decoding.drafters",
+    "plots": "plots",
+}
 
 __all__ = ["__version__", *_HOMES, *_MODULES]
 

@@ -28,7 +28,7 @@ def describe(array: Any) -> str:
 
 
 def dtype_name(array: Any) -> str:
-    """Return the name both frameworks would use: 'float32', 'int64', …"""
+    """Return a dtype's name without its framework: 'float32', not 'torch.float32'."""
     return str(array.dtype).removeprefix("torch.")
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from specnb import backends
-from specnb.arrays import convert, describe, dtype_name, floats, is_torch, like, on_host, to_numpy
+from specnb.arrays import convert, describe, floats, is_torch, like, on_host, to_numpy
 from specnb.errors import SpecnbError
 from specnb.streams import keys
 
@@ -38,8 +39,8 @@ class Sampling:
     min_p: Any = None
 
     def __post_init__(self) -> None:
-        _require("temperature", self.temperature, lambda t: (t == 0) | ((t >= 1e-30) & (t < np.inf)), ">= 0")
-        _require("top_k", self.top_k, lambda k: (k >= 0) & (k == np.floor(k)), "an integer >= 1, or None")
+        _require("temperature", self.temperature, lambda t: (t == 0) | ((t >= 1e-30) & (t < math.inf)), ">= 0")
+        _require("top_k", self.top_k, lambda k: (k >= 0) & (k % 1 == 0), "an integer >= 1, or None")
         _require("top_p", self.top_p, lambda t: (t > 0) & (t <= 1), "in (0, 1], or None")
         _require("min_p", self.min_p, lambda t: (t >= 0) & (t <= 1), "in [0, 1], or None")
 
@@ -129,29 +130,38 @@ def _require(name: str, value: Any, valid: Any, expected: str) -> None:
     """Raise if a parameter (None is off) has a value outside its range; values on a device aren't read."""
     if value is None or not on_host(value):
         return
-    values = to_numpy(value)
-    if values.dtype.kind not in "iuf" or values.ndim > 1 or not np.all(valid(values)):
+    if _is_number(value):
+        fits = valid(value)
+    else:
+        values = to_numpy(value)
+        fits = values.dtype.kind in "iuf" and values.ndim <= 1 and bool(np.all(valid(values)))
+    if not fits:
         raise SpecnbError(f"{name} is {value!r}; expected {expected}, one number or one per row")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _per_row(value: Any, off: float, batch: int, positions: int, reference: Any) -> Any:
     """Return a parameter as an array [batch·positions], its default where it is None."""
     value = off if value is None else value
     integral = isinstance(off, int)
-    if not hasattr(value, "shape") and np.ndim(value) == 0 and not is_torch(reference):
-        return np.full(batch * positions, value, np.int64 if integral else np.float64)
-    value = like(value, reference)
-    value = value.to(_torch_dtype(integral)) if is_torch(value) else value.astype(np.int64 if integral else float)
-    if value.ndim == 1 and value.shape[0] != batch:
-        raise SpecnbError(f"a sampling parameter is {describe(value)} for {batch} rows; expected [{batch}] or a number")
-    if value.ndim == 0:
-        value = value.reshape(1)
-    if is_torch(value):
-        return value.expand(batch).repeat_interleave(positions)
-    return np.repeat(np.broadcast_to(value, batch), positions)
+    if is_torch(reference):
+        import torch
+
+        dtype = torch.int64 if integral else torch.float64
+        if _is_number(value):
+            return torch.full((batch * positions,), value, dtype=dtype, device=reference.device)
+        return _check_rows(like(value, reference).to(dtype), batch).expand(batch).repeat_interleave(positions)
+    values = _check_rows(like(value, reference).astype(np.int64 if integral else np.float64), batch)
+    return np.repeat(np.broadcast_to(values, batch), positions)
 
 
-def _torch_dtype(integral: bool) -> Any:
-    import torch
-
-    return torch.int64 if integral else torch.float64
+def _check_rows(values: Any, batch: int) -> Any:
+    """Return a parameter that has one value, or one per row, or raise."""
+    if tuple(values.shape) not in ((), (1,), (batch,)):
+        raise SpecnbError(
+            f"a sampling parameter is {describe(values)} for {batch} rows; expected [{batch}] or a number"
+        )
+    return values

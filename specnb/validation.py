@@ -19,7 +19,7 @@ BFLOAT16_TOLERANCE = 2.0**-8
 def check_everything(draft: Any, q: Any, p: Any, lengths: Any, onehot: Any, uniforms: Any) -> None:
     """Raise `SpecnbError` naming the first bad row, or return. Arguments as `specnb.verify`, batched."""
     draft_ids = to_numpy(draft)
-    B, G = draft_ids.shape
+    G = draft_ids.shape[1]
     length = effective_lengths(draft_ids, None if lengths is None else to_numpy(lengths))
     drafted = np.arange(G) < length[:, None]
     _check_rows("p", p, np.arange(G + 1) <= length[:, None])

@@ -165,7 +165,7 @@ def doubles(rng, V):
 
 
 def strided(rng, V):
-    """Views with every axis transposed, reversed or stepped."""
+    """Make views with every axis transposed or stepped."""
     b = batch(rng, 4, 3, V)
     p = np.ascontiguousarray(b["p"].transpose(2, 0, 1)).transpose(1, 2, 0)
     q = np.repeat(b["q"], 2, axis=2)[..., ::2]

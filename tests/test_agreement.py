@@ -108,7 +108,7 @@ def test_signatures_match():
 MUTANTS = {
     "accepts at u·q = p": ("accept_u * q_x < p_x", "accept_u * q_x <= p_x"),
     "accepts an impossible draft": ("inside & (q_x > 0) &", "inside &"),
-    "ignores lengths": ("np.minimum(length, np.clip(lengths, 0, G))", "length"),
+    "ignores lengths": ("np.minimum(length, np.clip(lengths, 0, draft.shape[1]))", "length"),
     "ignores the end of a draft": ("ended = np.cumsum(draft == -1, axis=1) > 0", "ended = draft == -2**62"),
     "rounds uniforms to float32": (
         "return (accept >> np.uint64(11)) * 2.0**-53",

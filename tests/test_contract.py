@@ -11,7 +11,7 @@ import torch
 
 import specnb
 from specnb.backends import numpy as numpy_backend
-from specnb.backends import torch as torch_backend
+from specnb.backends import torch_words
 from specnb.backends.philox import philox_word
 from specnb.verdict import Status
 
@@ -36,24 +36,23 @@ def test_known_words(key, counter, word):
     assert int(numpy_backend.philox(np.uint64(key), *counter)) == word
 
 
-def many_words(positions):
-    key, stream = 2**62 + 977, 2**31 + 5
-    expected = [philox_word(key, int(p), 3, 1, stream) for p in positions]
-    return key, stream, expected
-
-
 def test_words_in_numpy():
-    positions = np.arange(2**32 - 50, 2**32 + 50)  # the counter wraps
-    key, stream, expected = many_words(positions)
+    key, stream, positions = 2**62 + 977, 2**31 + 5, np.arange(2**32 - 50, 2**32 + 50)  # the counter wraps
+    expected = [philox_word(key, position, 3, 1, stream) for position in positions.tolist()]
     assert numpy_backend.philox(key, positions, 3, 1, stream).tolist() == expected
 
 
 @pytest.mark.parametrize("count", [10, 100])  # in Python's integers, and in tensors
 def test_words_in_torch(count):
     positions = torch.arange(2**32 - 5, 2**32 - 5 + count)
-    key, stream, expected = many_words(positions)
-    words = torch_backend.philox(key, positions, 3, 1, stream, torch.device("cpu"))
-    assert [w % 2**64 for w in words.tolist()] == expected
+    cpu = torch.device("cpu")
+    one_seed = torch_words.words(2**62 + 977, positions, [(3, 1), (0, 2)], count, cpu)
+    keys = torch.arange(count) + 2**61
+    own_seeds = torch_words.words(keys, 7, [(3, 1), (0, 2)], count, cpu)
+    for b, position in enumerate(positions.tolist()):
+        pairs = (3, 1), (0, 2)
+        assert [w % 2**64 for w in one_seed[b].tolist()] == [philox_word(2**62 + 977, position, *c, b) for c in pairs]
+        assert [w % 2**64 for w in own_seeds[b].tolist()] == [philox_word(2**61 + b, 7, *c, 0) for c in pairs]
 
 
 @pytest.mark.parametrize("count", [3, 100])
@@ -63,7 +62,7 @@ def test_high_products(count):
     expected = [int(x) * int(y) >> 64 for x, y in zip(a, b, strict=True)]
     assert numpy_backend.multiply_high(a, b).tolist() == expected
     tensors = torch.from_numpy(a.view(np.int64)), torch.from_numpy(b.view(np.int64))
-    assert torch_backend.multiply_high(*tensors).tolist() == expected
+    assert torch_words.multiply_high(*tensors).tolist() == expected
 
 
 @pytest.mark.parametrize("rule", ["token", "match"])

@@ -158,7 +158,9 @@ def test_compiled_verdicts_are_the_same():
 
     def step(draft, q, p, seeds):
         verdict = specnb.verify(draft, q, p, seed=seeds, position=4)
-        return verdict.tokens, verdict.num_accepted, verdict.status
+        processed = specnb.probabilities(p.log(), specnb.Sampling(temperature=0.5, top_p=0.9))
+        drawn = specnb.draw(processed[:, 0], seed=seeds, position=4)
+        return verdict.tokens, verdict.num_accepted, verdict.status, processed, drawn
 
     seeds = torch.tensor([5, 6, 7])
     compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
@@ -243,7 +245,7 @@ def test_validate_raise_knows_impossible_drafts_and_skips_what_does_not_count():
     p[0, 0] = 0.5
     verdict = specnb.verify([[-1, 0]], q, p, seed=1, validate="raise")
     assert verdict.status.tolist() == [0]
-    with pytest.raises(SpecnbError, match="row 0, position 1: uniform is 1.0"):
+    with pytest.raises(SpecnbError, match=r"row 0, position 1: uniform is 1\.0"):
         specnb.verify([2], Q, P, uniforms=[0.1, 1.0], validate="raise")
 
 

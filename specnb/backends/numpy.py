@@ -221,10 +221,9 @@ def _randomness(seed, position, uniforms, B, G):
 
 def _effective_lengths(draft, lengths):
     """Return how many drafts of each row count: up to its length and its first id −1."""
-    B, G = draft.shape
     ended = np.cumsum(draft == -1, axis=1) > 0
     length = (~ended).sum(axis=1)
-    return length if lengths is None else np.minimum(length, np.clip(lengths, 0, G))
+    return length if lengths is None else np.minimum(length, np.clip(lengths, 0, draft.shape[1]))
 
 
 def _gather(rows, draft):

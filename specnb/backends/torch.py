@@ -10,53 +10,37 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from specnb.backends.philox import philox_word
+from specnb.backends.torch_logits import probabilities as probabilities
+from specnb.backends.torch_words import multiply_high, words
 from specnb.verdict import Status
 
 DRAFTING, ACCEPTING, FINAL = 0, 1, 2
 BLOCK = 1024  # ids per partial sum: a token is found by a scan of the partial sums, then of one block
 CHUNK = 2**17  # elements per pass on a CPU, so that the float64 temporaries stay in cache
-TILE = 1024  # ids per tile of the softmax mass; part of the contract
-FEW = 64  # up to so many words on a CPU, Python's integers are faster than tensors
 _EXCESS = 2**31 - 2**20
-_LOW32 = 0xFFFFFFFF
-_LOG2_E = 1.4426950408889634
-_EXP2 = (1.0, 0.6931471824645996, 0.24022650718688965, 0.05550327152013779, 0.009618056938052177,
-         0.0013400427997112274, 0.00015461444854736328)  # fmt: skip
 
 
 def verify(draft, q, p, lengths, onehot, seed, position, uniforms):
     """Accept a prefix of each draft, then pick the final token; see `specnb.backends.numpy.verify`."""
     if not torch.compiler.is_compiling():
         return _verify(draft, q, p, lengths, onehot, seed, position, uniforms)
-    return torch.ops.specnb.verify(
-        draft, q, p, lengths, onehot, *_split(seed), *_split(position), uniforms
-    )
+    return torch.ops.specnb.verify(draft, q, p, lengths, onehot, *_split(seed), *_split(position), uniforms)
 
 
 def draw(probs, seed, position, index, purpose=DRAFTING):
     """Draw one token per row of probs [B, V] by its own word; −1 where there is no mass."""
+    if not torch.compiler.is_compiling():
+        return _draw(probs, seed, position, index, purpose)
+    return torch.ops.specnb.draw(probs, *_split(seed), *_split(position), index, purpose)
+
+
+def _draw(probs, seed, position, index, purpose):
     B, device = len(probs), probs.device
     if B == 0:
         return torch.empty(0, dtype=torch.int64, device=device)
-    key, stream = _key_and_stream(seed, B, device)
-    word = philox(key, position, index, purpose, stream, device).expand(B)
+    word = words(seed, position, [(index, purpose)], B, device)[:, 0]
     nothing = torch.full((B, 1), -1, device=device)
     return _pick(probs, None, nothing >= 0, word, nothing)[0]
-
-
-def probabilities(logits, temperature, top_k, top_p, min_p):
-    """Return the processed distributions of logits; see `specnb.backends.numpy.probabilities`."""
-    z = logits.float()
-    top = z.amax(1)
-    usable, greedy = top.isfinite(), temperature == 0
-    z = torch.where(usable[:, None], z, 0.0)
-    scale = (_LOG2_E / torch.where(greedy, 1.0, temperature)).float()[:, None]
-    p = _softmax(_filter(z, scale, top_k, top_p, min_p), scale)
-    first = z.argmax(1, keepdim=True)
-    ids = torch.arange(z.shape[1], device=z.device)
-    p = torch.where(greedy[:, None], (ids == first).float(), p)
-    return torch.where(usable[:, None], p, torch.nan)
 
 
 def _verify(draft, q, p, lengths, onehot, seed, position, uniforms):
@@ -72,7 +56,8 @@ def _verify(draft, q, p, lengths, onehot, seed, position, uniforms):
     q_x = None if q is None else _gather(q, known)
     if q_x is not None and onehot is not None:
         q_x = q_x.masked_fill(onehot[:, None], 1.0)
-    passes = accept_u < p_x if q_x is None else (accept_u * q_x < p_x) & (q_x > 0)
+    possible = inside if q_x is None else q_x > 0
+    passes = accept_u < p_x if q_x is None else (accept_u * q_x < p_x) & possible
     passes &= inside  # an id −1, the end of a draft, is not inside
     if lengths is not None:
         passes &= torch.arange(G, device=p.device) < lengths[:, None]
@@ -90,13 +75,15 @@ def _verify(draft, q, p, lengths, onehot, seed, position, uniforms):
 
     columns = torch.arange(G + 1, device=p.device)
     seen = (columns < at_n + rejected)[:, :G] & inside
-    status |= _any(~p_x.isfinite() & seen) * int(Status.NONFINITE)
     status |= (rejected & ~inside_n)[:, 0] * int(Status.OUT_OF_RANGE)
+    strange = p_x - p_x  # 0, and NaN for what isn't finite
     if q_x is not None:
-        status |= _any(~q_x.isfinite() & seen) * int(Status.NONFINITE)
-        status |= _any(~(q_x > 0) & seen) * int(Status.IMPOSSIBLE)
+        strange += q_x - q_x
+        status |= (seen & ~possible).any(1) * int(Status.IMPOSSIBLE)
+    status |= (seen & (strange != 0)).any(1) * int(Status.NONFINITE)
     if bad_u is not None:
-        status |= _any(bad_u & (columns < at_n + rejected) | bad_u & (columns == G)) * int(Status.BAD_UNIFORM)
+        used = (columns < at_n + rejected) | (columns == G)
+        status |= (bad_u & used).any(1) * int(Status.BAD_UNIFORM)
     tokens = tokens.masked_fill_(columns > at_n, -1).scatter_(1, at_n, token[:, None])
     return tokens, n, status.int()
 
@@ -118,13 +105,13 @@ def _pick(p, q, soft, word, left_out):
         q = pad(q, (0, p.shape[1] - q.shape[1]))
 
     sums, high = _block_sums(p, q, left_out, plain)
-    empty = sums.sum(1, keepdim=True) == 0
-    if not on_cpu or bool((empty & (soft | (left_out >= 0))).any()):
+    cumulative = sums.cumsum(1)
+    empty = cumulative[:, -1:] == 0
+    if not on_cpu or bool(empty.any()):
         q = q if q is None else q.masked_fill(empty, 0)
         left_out = left_out.masked_fill(empty, -1)
         sums, high = _block_sums(p, q, left_out, plain)
-
-    cumulative = sums.cumsum(1)
+        cumulative = sums.cumsum(1)
     total = cumulative[:, -1:]
     threshold = multiply_high(word[:, None], total)
     block = (cumulative <= threshold).sum(1, keepdim=True).clamp_(max=sums.shape[1] - 1)
@@ -176,53 +163,6 @@ def _block_sums(p, q, left_out, plain):
     return sums.scatter_add(1, at // BLOCK, -w), high - (w >> 32)[:, 0]
 
 
-def philox(seed, position, index, purpose, stream, device):
-    """Return Philox4x32-10 words as int64 bit patterns; arguments are ints or tensors that broadcast."""
-    inputs = (seed, position, index, purpose, stream)
-    # torch.full fills on the device, where torch.tensor would copy from the host and wait.
-    inputs = [a if isinstance(a, Tensor) else torch.full((), a, device=device) for a in inputs]
-    seed, *counters = torch.broadcast_tensors(*inputs)
-    if device.type == "cpu" and seed.numel() <= FEW:
-        words = map(_signed, map(philox_word, *(a.flatten().tolist() for a in (seed, *counters))))
-        return torch.tensor(list(words), dtype=torch.int64).view(seed.shape)
-    c0, c1, c2, c3 = (c & _LOW32 for c in counters)
-    even, odd = torch.stack((c0, c2)), torch.stack((c1, c3))
-    shape = (2,) + (1,) * seed.ndim
-    factors = _two_constants(0xD2511F53, 0xCD9E8D57, device).view(shape)
-    weyl = _two_constants(0x9E3779B9, 0xBB67AE85, device).view(shape)
-    key = torch.stack((seed & _LOW32, seed >> 32))
-    for _ in range(10):
-        product = even * factors
-        even = (product >> 32 & _LOW32).flip(0) ^ odd ^ key
-        odd = (product & _LOW32).flip(0)
-        key = (key + weyl) & _LOW32
-    return even[0] << 32 | odd[0]
-
-
-def _two_constants(a, b, device):
-    return torch.arange(2, device=device) * (b - a) + a
-
-
-def multiply_high(a, b):
-    """Return the high 64 bits of a·b, a an unsigned 64-bit pattern, 0 <= b < 2^63."""
-    if a.device.type == "cpu" and a.numel() <= FEW:
-        products = [(x & 2**64 - 1) * y >> 64 for x, y in zip(a.flatten().tolist(), b.flatten().tolist(), strict=True)]
-        return torch.tensor(products, dtype=torch.int64).view(a.shape)
-    a0, a1, b0, b1 = a & _LOW32, a >> 32 & _LOW32, b & _LOW32, b >> 32
-    middle = a1 * b0 + ((a0 * b0) >> 32 & _LOW32)
-    carry = (middle & _LOW32) + a0 * b1
-    return a1 * b1 + (middle >> 32 & _LOW32) + (carry >> 32 & _LOW32)
-
-
-def _signed(word):
-    return word - 2**64 if word >> 63 else word
-
-
-def _key_and_stream(seed, B, device):
-    """Return the key and stream of each row: one seed for a batch numbers its rows, a tensor is all keys."""
-    return (seed, 0) if isinstance(seed, Tensor) else (seed, torch.arange(B, device=device))
-
-
 def _randomness(seed, position, uniforms, B, G, device):
     """Return the accept uniforms float64 [B, G], the word of the final token [B] and which inputs are bad."""
     if uniforms is not None:
@@ -231,13 +171,8 @@ def _randomness(seed, position, uniforms, B, G, device):
         valid = torch.where(uniforms >= 1, largest, torch.where(bad, 0.0, uniforms))
         grid = (valid * 2.0**53).long()
         return grid[:, :G].double() * 2.0**-53, grid[:, G] << 11, bad
-    key, stream = _key_and_stream(seed, B, device)
-    key, stream, position = (a[:, None] if isinstance(a, Tensor) else a for a in (key, stream, position))
-    index = torch.arange(G + 1, device=device)
-    final = index == G
-    purpose = torch.where(final, FINAL, ACCEPTING)
-    words = philox(key, position, index.masked_fill(final, 0), purpose, stream, device).expand(B, G + 1)
-    return (words[:, :G] >> 11 & 2**53 - 1).double() * 2.0**-53, words[:, G], None
+    word = words(seed, position, [(i, ACCEPTING) for i in range(G)] + [(0, FINAL)], B, device)
+    return (word[:, :G] >> 11 & 2**53 - 1).double() * 2.0**-53, word[:, G], None
 
 
 def _gather(rows, known):
@@ -245,10 +180,6 @@ def _gather(rows, known):
     G, V = known.shape[1], rows.shape[2]
     at = known.clamp(max=V - 1)
     return rows[:, :G].gather(2, at[:, :, None])[:, :, 0].double().masked_fill_(at != known, 0.0)
-
-
-def _any(flags):
-    return flags.any(1).long()
 
 
 def _rows_at(rows, n):
@@ -259,54 +190,31 @@ def _rows_at(rows, n):
     return rows[torch.arange(B, device=rows.device), n]
 
 
-def _exp2(t):
-    """Return 2^t in float32 for t <= 0, in the contract's arithmetic."""
-    magic = 1.5 * 2**23
-    clamped = t.clamp(min=-127.0)
-    k = (clamped + magic) - magic
-    f = clamped - k
-    value = torch.full_like(f, _EXP2[6])
-    for coefficient in _EXP2[5::-1]:
-        value = value * f + coefficient
-    power = ((k.int() + 127) << 23).view(torch.float32)
-    return torch.where(t < -100, 0.0, value * power)
+@torch.library.custom_op("specnb::verify", mutates_args=())
+def _verify_operator(
+    draft: Tensor, q: Tensor | None, p: Tensor, lengths: Tensor | None, onehot: Tensor | None,
+    seed: int, seeds: Tensor | None, position: int, positions: Tensor | None, uniforms: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    return _verify(draft, q, p, lengths, onehot, _join(seed, seeds), _join(position, positions), uniforms)
 
 
-def _filter(z, scale, top_k, top_p, min_p):
-    """Set the logits that top-k, then top-p, then min-p drop to −inf; equal logits stay together."""
-    on_cpu = z.device.type == "cpu"
-    if on_cpu and bool((top_k == 0).all() & (top_p == 1).all() & (min_p == 0).all()):
-        return z
-    V = z.shape[1]
-    descending = z.sort(dim=1, descending=True).values
-    top = descending[:, :1]
-    E = (_exp2((descending - top) * scale) * 2.0**44).long()
-    k = torch.where(top_k == 0, V, top_k.clamp(max=V))[:, None]
-    threshold = descending.gather(1, k - 1)
-    E = torch.where(descending < threshold, 0, E)
-
-    cumulative = E.cumsum(1)
-    repeats = pad(descending[:, 1:] == descending[:, :-1], (1, 0))
-    first_equal = torch.where(repeats, 0, torch.arange(V, device=z.device)).cummax(1).values
-    larger = (cumulative - E).gather(1, first_equal)
-    fraction = (torch.where(top_p < 1, top_p, 0.5) * 2.0**63).long() << 1
-    nucleus = (larger < multiply_high(fraction[:, None], cumulative[:, -1:])) | (top_p == 1)[:, None]
-    in_nucleus = torch.where(nucleus, descending, top).amin(1, keepdim=True)
-    threshold = torch.maximum(threshold, in_nucleus)
-
-    frequent = _exp2((z - top) * scale) >= min_p.float()[:, None]
-    return torch.where((z >= threshold) & frequent, z, -torch.inf)
+@_verify_operator.register_fake
+def _(draft, q, p, lengths, onehot, seed, seeds, position, positions, uniforms):
+    B, G = draft.shape
+    counts = draft.new_empty(B)
+    return draft.new_empty(B, G + 1), counts, counts.int()
 
 
-def _softmax(z, scale):
-    """Return the masses of logits [B, V], their sum taken as integers in tiles of 1,024 ids."""
-    tiles = pad(z, (0, -z.shape[1] % TILE), value=-torch.inf).unflatten(1, (-1, TILE))
-    tile_top = tiles.amax(2)
-    top = tile_top.amax(1, keepdim=True)
-    reference = torch.where(tile_top.isfinite(), tile_top, 0.0)
-    S = (_exp2((tiles - reference[:, :, None]) * scale[:, :, None]) * 2.0**44).long().sum(2)
-    Z = (S.double() * _exp2((tile_top - top) * scale).double()).long().sum(1, keepdim=True)
-    return _exp2((z - top) * scale) * (1.0 / (Z.double() * 2.0**-44)).float()
+@torch.library.custom_op("specnb::draw", mutates_args=())
+def _draw_operator(
+    probs: Tensor, seed: int, seeds: Tensor | None, position: int, positions: Tensor | None, index: int, purpose: int
+) -> Tensor:
+    return _draw(probs, _join(seed, seeds), _join(position, positions), index, purpose)
+
+
+@_draw_operator.register_fake
+def _(probs, seed, seeds, position, positions, index, purpose):
+    return probs.new_empty(len(probs), dtype=torch.int64)
 
 
 def _split(value):
@@ -314,17 +222,5 @@ def _split(value):
     return (0, value) if isinstance(value, Tensor) else (value or 0, None)
 
 
-@torch.library.custom_op("specnb::verify", mutates_args=())
-def _operator(
-    draft: Tensor, q: Tensor | None, p: Tensor, lengths: Tensor | None, onehot: Tensor | None,
-    seed: int, seeds: Tensor | None, position: int, positions: Tensor | None, uniforms: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    seed_or_seeds, start = (seed if seeds is None else seeds), (position if positions is None else positions)
-    return _verify(draft, q, p, lengths, onehot, seed_or_seeds, start, uniforms)
-
-
-@_operator.register_fake
-def _(draft, q, p, lengths, onehot, seed, seeds, position, positions, uniforms):
-    B, G = draft.shape
-    counts = draft.new_empty(B)
-    return draft.new_empty(B, G + 1), counts, counts.int()
+def _join(value, tensor):
+    return value if tensor is None else tensor

@@ -1,0 +1,94 @@
+"""From logits to probabilities in PyTorch, by the contract; see `specnb.backends.numpy.probabilities`."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from specnb.backends.torch_words import multiply_high
+
+TILE = 1024  # ids per tile of the softmax mass; part of the contract
+_LOG2_E = 1.4426950408889634
+_EXP2 = (1.0, 0.6931471824645996, 0.24022650718688965, 0.05550327152013779, 0.009618056938052177,
+         0.0013400427997112274, 0.00015461444854736328)  # fmt: skip
+
+
+def probabilities(logits, temperature, top_k, top_p, min_p):
+    """Return the processed distributions of logits; see `specnb.backends.numpy.probabilities`."""
+    if not torch.compiler.is_compiling():
+        return _probabilities(logits, temperature, top_k, top_p, min_p)
+    return torch.ops.specnb.probabilities(logits, temperature, top_k, top_p, min_p)
+
+
+def _probabilities(logits, temperature, top_k, top_p, min_p):
+    z = logits.float()
+    top = z.amax(1)
+    usable, greedy = top.isfinite(), temperature == 0
+    z = torch.where(usable[:, None], z, 0.0)
+    scale = (_LOG2_E / torch.where(greedy, 1.0, temperature)).float()[:, None]
+    p = _softmax(_filter(z, scale, top_k, top_p, min_p), scale)
+    first = z.argmax(1, keepdim=True)
+    ids = torch.arange(z.shape[1], device=z.device)
+    p = torch.where(greedy[:, None], (ids == first).float(), p)
+    return torch.where(usable[:, None], p, torch.nan)
+
+
+def _exp2(t):
+    """Return 2^t in float32 for t <= 0, in the contract's arithmetic."""
+    magic = 1.5 * 2**23
+    clamped = t.clamp(min=-127.0)
+    k = (clamped + magic) - magic
+    f = clamped - k
+    value = torch.full_like(f, _EXP2[6])
+    for coefficient in _EXP2[5::-1]:
+        value = value * f + coefficient
+    power = ((k.int() + 127) << 23).view(torch.float32)
+    return torch.where(t < -100, 0.0, value * power)
+
+
+def _filter(z, scale, top_k, top_p, min_p):
+    """Set the logits that top-k, then top-p, then min-p drop to −inf; equal logits stay together."""
+    on_cpu = z.device.type == "cpu"
+    if on_cpu and bool((top_k == 0).all() & (top_p == 1).all() & (min_p == 0).all()):
+        return z
+    V = z.shape[1]
+    descending = z.sort(dim=1, descending=True).values
+    top = descending[:, :1]
+    E = (_exp2((descending - top) * scale) * 2.0**44).long()
+    k = torch.where(top_k == 0, V, top_k.clamp(max=V))[:, None]
+    threshold = descending.gather(1, k - 1)
+    E = torch.where(descending < threshold, 0, E)
+
+    cumulative = E.cumsum(1)
+    repeats = pad(descending[:, 1:] == descending[:, :-1], (1, 0))
+    first_equal = torch.where(repeats, 0, torch.arange(V, device=z.device)).cummax(1).values
+    larger = (cumulative - E).gather(1, first_equal)
+    fraction = (torch.where(top_p < 1, top_p, 0.5) * 2.0**63).long() << 1
+    nucleus = (larger < multiply_high(fraction[:, None], cumulative[:, -1:])) | (top_p == 1)[:, None]
+    in_nucleus = torch.where(nucleus, descending, top).amin(1, keepdim=True)
+    threshold = torch.maximum(threshold, in_nucleus)
+
+    frequent = _exp2((z - top) * scale) >= min_p.float()[:, None]
+    return torch.where((z >= threshold) & frequent, z, -torch.inf)
+
+
+def _softmax(z, scale):
+    """Return the masses of logits [B, V], their sum taken as integers in tiles of 1,024 ids."""
+    tiles = pad(z, (0, -z.shape[1] % TILE), value=-torch.inf).unflatten(1, (-1, TILE))
+    tile_top = tiles.amax(2)
+    top = tile_top.amax(1, keepdim=True)
+    reference = torch.where(tile_top.isfinite(), tile_top, 0.0)
+    S = (_exp2((tiles - reference[:, :, None]) * scale[:, :, None]) * 2.0**44).long().sum(2)
+    Z = (S.double() * _exp2((tile_top - top) * scale).double()).long().sum(1, keepdim=True)
+    return _exp2((z - top) * scale) * (1.0 / (Z.double() * 2.0**-44)).float()
+
+
+@torch.library.custom_op("specnb::probabilities", mutates_args=())
+def _operator(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor:
+    return _probabilities(logits, temperature, top_k, top_p, min_p)
+
+
+@_operator.register_fake
+def _(logits, temperature, top_k, top_p, min_p):
+    return logits.new_empty(logits.shape, dtype=torch.float32)
