@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from specnb.arrays import to_numpy, to_torch
-from specnb.backends.numpy import ACCEPTING, philox
+from specnb.backends.numpy import ACCEPTING, words
 
 VOCABULARIES = (1, 2, 3, 127, 128, 129, 255, 257, 999, 1024, 4097, 8193)
 """Around powers of two, around one tile of 1,024 ids, and not multiples of any block."""
@@ -131,7 +131,7 @@ def edges(rng, V):
 def knife(rng, V):
     """One-hot drafts in float64 whose p(x) is their own seeded uniform, or one rounding above it."""
     b = batch(rng, 8, 1, V) | {"q": None}
-    u = (philox(b["seed"], b["position"], 0, ACCEPTING, 0) >> np.uint64(11)) * 2.0**-53
+    u = (words(b["seed"], b["position"], [(0, ACCEPTING)], 8)[:, 0] >> np.uint64(11)) * 2.0**-53
     p = b["p"].astype(np.float64)
     p[np.arange(8), 0, b["draft"][:, 0]] = np.where(np.arange(8) % 2, np.nextafter(u, 2), u)
     return b | {"p": p}

@@ -111,8 +111,8 @@ MUTANTS = {
     "ignores lengths": ("np.minimum(length, np.clip(lengths, 0, draft.shape[1]))", "length"),
     "ignores the end of a draft": ("ended = np.cumsum(draft == -1, axis=1) > 0", "ended = draft == -2**62"),
     "rounds uniforms to float32": (
-        "return (accept >> np.uint64(11)) * 2.0**-53",
-        "return ((accept >> np.uint64(11)) * 2.0**-53).astype(np.float32)",
+        "return (word[:, :G] >> np.uint64(11)) * 2.0**-53",
+        "return ((word[:, :G] >> np.uint64(11)) * 2.0**-53).astype(np.float32)",
     ),
     "rounds given uniforms to float32": (
         "return grid[:, :G] * 2.0**-53",
@@ -124,9 +124,9 @@ MUTANTS = {
     "has no fallback": ("w[fallback] = weights(p_n[fallback])", "pass"),
     "has an epsilon floor": ("w = weights(p_n - np.where", "w = weights(1e-9 + p_n - np.where"),
     "picks with >= for >": ("cumulative <= threshold[:, None]", "cumulative < threshold[:, None]"),
-    "reuses the first accept word": ("key, start, np.arange(G), ACCEPTING", "key, start, 0 * np.arange(G), ACCEPTING"),
-    "draws the final token with an accept word": ("key, start, 0, FINAL", "key, start, 0, ACCEPTING"),
-    "shares one stream": ("return (seed, np.arange(B)) if", "return (seed, 0) if"),
+    "reuses the first accept word": ("[(i, ACCEPTING) for i", "[(0, ACCEPTING) for i"),
+    "draws the final token with an accept word": ("[(0, FINAL)]", "[(0, ACCEPTING)]"),
+    "forgets the position": ("few_words(seed, position, counters, B)", "few_words(seed, 0, counters, B)"),
     "rounds rows to float32": ("np.pad(row.astype(np.float64)", "np.pad(row.astype(np.float32)"),
     "keeps a rejected one-hot draft": ("q_n[rows[point], x_n[point]] = 1.0", "pass"),
     "is silent about a NaN": ("nonfinite * Status.NONFINITE", "0"),

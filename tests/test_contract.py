@@ -36,23 +36,28 @@ def test_known_words(key, counter, word):
     assert int(numpy_backend.philox(np.uint64(key), *counter)) == word
 
 
-def test_words_in_numpy():
+def test_the_counter_wraps_in_numpy():
     key, stream, positions = 2**62 + 977, 2**31 + 5, np.arange(2**32 - 50, 2**32 + 50)  # the counter wraps
     expected = [philox_word(key, position, 3, 1, stream) for position in positions.tolist()]
     assert numpy_backend.philox(key, positions, 3, 1, stream).tolist() == expected
 
 
-@pytest.mark.parametrize("count", [10, 100])  # in Python's integers, and in tensors
-def test_words_in_torch(count):
-    positions = torch.arange(2**32 - 5, 2**32 - 5 + count)
-    cpu = torch.device("cpu")
-    one_seed = torch_words.words(2**62 + 977, positions, [(3, 1), (0, 2)], count, cpu)
-    keys = torch.arange(count) + 2**61
-    own_seeds = torch_words.words(keys, 7, [(3, 1), (0, 2)], count, cpu)
+@pytest.mark.parametrize("count", [10, 100])  # in Python's integers, and in arrays
+@pytest.mark.parametrize("words", [
+    lambda *arguments: numpy_backend.words(*arguments),
+    lambda *arguments: torch_words.words(*map(to_tensor, arguments), torch.device("cpu")),
+], ids=["numpy", "torch"])  # fmt: skip
+def test_words_of_requests(words, count):
+    pairs = [(3, 1), (0, 2)]
+    positions, seeds = np.arange(2**32 - 5, 2**32 - 5 + count), np.arange(count) + 2**61
+    one_seed, own_seeds = words(2**62 + 977, positions, pairs, count), words(seeds, 7, pairs, count)
     for b, position in enumerate(positions.tolist()):
-        pairs = (3, 1), (0, 2)
         assert [w % 2**64 for w in one_seed[b].tolist()] == [philox_word(2**62 + 977, position, *c, b) for c in pairs]
         assert [w % 2**64 for w in own_seeds[b].tolist()] == [philox_word(2**61 + b, 7, *c, 0) for c in pairs]
+
+
+def to_tensor(value):
+    return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
 
 
 @pytest.mark.parametrize("count", [3, 100])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from specnb.backends.philox import FEW, few_words
 from specnb.verdict import Status
 
 DRAFTING, ACCEPTING, FINAL = 0, 1, 2
@@ -27,13 +28,26 @@ _EXP2 = np.array(
 )  # fmt: skip
 
 
-def philox(seed, position, index, purpose: int, stream):
-    """Return the 64-bit random words of Philox4x32-10 (Salmon et al. 2011), one per broadcast element.
+def words(seed, position, counters, B):
+    """Return the 64-bit random words [B, n] of B requests, for n pairs (index, purpose).
+
+    seed and position are ints or int64 [B]; one seed for a batch numbers its rows by stream, seeds have stream 0.
+    """
+    if B * len(counters) <= FEW:
+        return np.array(few_words(seed, position, counters, B), np.uint64).reshape(B, len(counters))
+    stream = np.arange(B)[:, None] if np.ndim(seed) == 0 else 0
+    seed, position = (np.broadcast_to(a, B)[:, None] for a in (seed, position))
+    index, purpose = np.array(counters).T
+    return philox(seed, position, index, purpose, stream)
+
+
+def philox(seed, position, index, purpose, stream):
+    """Return the words of Philox4x32-10 (Salmon et al. 2011), one per broadcast element.
 
     seed: the key, 0 <= seed < 2^63; the counter is (position mod 2^32, index, purpose, stream).
     """
-    words = [np.asarray(word).astype(np.uint64) & _LOW32 for word in (position, index, purpose, stream)]
-    c0, c1, c2, c3 = np.broadcast_arrays(*words)
+    counters = [np.asarray(word).astype(np.uint64) & _LOW32 for word in (position, index, purpose, stream)]
+    c0, c1, c2, c3 = np.broadcast_arrays(*counters)
     seed = np.asarray(seed).astype(np.uint64)
     key0, key1 = seed & _LOW32, seed >> _SHIFT32
     for _ in range(10):
@@ -124,8 +138,8 @@ def verify(draft, q, p, lengths, onehot, seed, position, uniforms):
 
 def draw(probs, seed, position, index, purpose=DRAFTING):
     """Draw one token per row of probs [B, V] from the integer masses of its own word; −1 if there is no mass."""
-    key, stream = _key_and_stream(seed, len(probs))
-    token, _ = pick(weights(probs.astype(np.float64)), philox(key, position, index, purpose, stream))
+    word = words(seed, position, [(index, purpose)], len(probs))[:, 0]
+    token, _ = pick(weights(probs.astype(np.float64)), word)
     return token
 
 
@@ -200,19 +214,11 @@ def _softmax(z, scale):
     return exp2((z - top) * scale) * (1.0 / (Z * 2.0**-44)).astype(np.float32)[:, None]
 
 
-def _key_and_stream(seed, B):
-    """Return the key and stream of each row: one seed for a batch numbers its rows, an array is all keys."""
-    return (seed, np.arange(B)) if np.ndim(seed) == 0 else (seed, 0)
-
-
 def _randomness(seed, position, uniforms, B, G):
     """Return the accept uniforms float64 [B, G], the word of the final token [B] and which inputs are bad."""
     if uniforms is None:
-        key, stream = _key_and_stream(seed, B)
-        key, stream, start = (np.broadcast_to(a, B)[:, None] for a in (key, stream, position))
-        accept = philox(key, start, np.arange(G), ACCEPTING, stream)
-        final = philox(key, start, 0, FINAL, stream)[:, 0]
-        return (accept >> np.uint64(11)) * 2.0**-53, final, np.zeros((B, G + 1), bool)
+        word = words(seed, position, [(i, ACCEPTING) for i in range(G)] + [(0, FINAL)], B)
+        return (word[:, :G] >> np.uint64(11)) * 2.0**-53, word[:, G], np.zeros((B, G + 1), bool)
     bad = ~((uniforms >= 0) & (uniforms < 1))
     largest = (2**53 - 1) * 2.0**-53
     grid = (np.where(bad, np.where(uniforms >= 1, largest, 0.0), uniforms) * 2.0**53).astype(np.uint64)

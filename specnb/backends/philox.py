@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+FEW = 64
+"""Up to so many words on a CPU, Python's integers are faster than arrays."""
+
 _LOW32 = 0xFFFFFFFF
 
 
@@ -19,3 +24,18 @@ def philox_word(seed: int, position: int, index: int, purpose: int, stream: int)
         c1, c3 = product1 & _LOW32, product0 & _LOW32
         key0, key1 = key0 + 0x9E3779B9 & _LOW32, key1 + 0xBB67AE85 & _LOW32
     return c0 << 32 | c1
+
+
+def few_words(seed: Any, position: Any, counters: list[tuple[int, int]], batch: int) -> list[int]:
+    """Return a word for each of `batch` requests and each (index, purpose), request by request.
+
+    seed, position: an int, or an array or tensor [batch]. One seed numbers its requests by stream.
+    """
+    keys, starts = _values(seed, batch), _values(position, batch)
+    streams = range(batch) if isinstance(seed, int) else [0] * batch
+    rows = zip(keys, starts, streams, strict=True)
+    return [philox_word(key, start, *pair, stream) for key, start, stream in rows for pair in counters]
+
+
+def _values(value: Any, batch: int) -> list[int]:
+    return [value] * batch if isinstance(value, int) else value.tolist()

@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specnb.backends.philox import philox_word
+from specnb.backends.philox import FEW, few_words
 
-FEW = 64  # up to so many words on a CPU, Python's integers are faster than tensors
 _LOW32 = 0xFFFFFFFF
 
 
@@ -17,10 +16,7 @@ def words(seed, position, counters, B, device):
     seed and position are ints or int64 [B]; one seed for a batch numbers its rows by stream, seeds have stream 0.
     """
     if device.type == "cpu" and B * len(counters) <= FEW:
-        keys, starts = _list(seed, B), _list(position, B)
-        streams = [0] * B if isinstance(seed, Tensor) else range(B)
-        rows = zip(keys, starts, streams, strict=True)
-        few = [_signed(philox_word(key, start, *pair, stream)) for key, start, stream in rows for pair in counters]
+        few = [word - 2**64 if word >> 63 else word for word in few_words(seed, position, counters, B)]
         return torch.tensor(few, dtype=torch.int64).view(B, len(counters))
     row = torch.arange(B, device=device)[:, None]
     key, stream = (seed[:, None], row * 0) if isinstance(seed, Tensor) else (row * 0 + seed, row)
@@ -60,11 +56,3 @@ def multiply_high(a, b):
     middle = a1 * b0 + ((a0 * b0) >> 32 & _LOW32)
     carry = (middle & _LOW32) + a0 * b1
     return a1 * b1 + (middle >> 32 & _LOW32) + (carry >> 32 & _LOW32)
-
-
-def _signed(word):
-    return word - 2**64 if word >> 63 else word
-
-
-def _list(value, B):
-    return value.tolist() if isinstance(value, Tensor) else [value] * B
