@@ -54,8 +54,9 @@ def verify(args: Namespace) -> list[dict[str, Any]]:
             times.setdefault(name, []).append(_median_seconds(way, args.repeats))
     peer = sum(times[PEER])
     shared = {"vocabulary": args.vocabulary, "gamma": args.gamma, "batch": 1, "threads": args.threads}
+    shared["device"] = device()
     return [
-        rounded({"method": name, "microseconds": sum(t) / len(t) * 1e6, "ratio": sum(t) / peer, **shared, "device": device()})
+        rounded({"method": name, "microseconds": sum(t) / len(t) * 1e6, "ratio": sum(t) / peer} | shared)
         for name, t in times.items()
     ]
 

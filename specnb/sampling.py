@@ -84,11 +84,11 @@ def probabilities(logits: Any, sampling: Sampling | None = None, *, backend: str
     module = backends.load(name, logits.device.type if is_torch(logits) else "cpu")
     if not hasattr(module, "probabilities"):
         raise SpecnbError(f"backend {name!r} has no probabilities yet; use 'torch', which runs on the same device")
-    shape: tuple[int, ...] = tuple(logits.shape)
-    batch, positions = (shape[0] if len(shape) > 1 else 1), (shape[1] if len(shape) == 3 else 1)
+    batch = logits.shape[0] if logits.ndim > 1 else 1
+    positions = logits.shape[1] if logits.ndim == 3 else 1
     parameters = sampling.parameters(batch, positions, logits)
-    result = module.probabilities(*convert(name, logits.reshape(batch * positions, shape[-1]), *parameters))
-    return like(result.reshape(shape), logits)
+    result = module.probabilities(*convert(name, logits.reshape(batch * positions, logits.shape[-1]), *parameters))
+    return like(result.reshape(logits.shape), logits)
 
 
 def draw(probs: Any, *, seed: Any, position: Any = 0, index: int = 0, backend: str | None = None) -> Any:

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 import specnb
 from specnb import backends
+from specnb.arrays import to_torch
 from specnb.backends import numpy as reference
+from specnb.backends import torch_words
 
 OTHERS = ["torch", pytest.param("triton", marks=pytest.mark.triton)]
 
@@ -33,6 +35,30 @@ def test_backends_agree(name, regime):
     cases = batches(regime, SIZES[name])
     assert cases
     assert regimes.disagreements(reference, backends.load(name, "cpu"), cases) == []
+
+
+@pytest.fixture
+def as_on_a_device(monkeypatch):
+    """Make the torch backend take the path of a CUDA device, which reads no value, on the CPU."""
+    monkeypatch.setattr(torch_words, "on_cpu", lambda device: False)
+
+
+@pytest.mark.usefixtures("as_on_a_device")
+@pytest.mark.parametrize("regime", regimes.ALL, ids=lambda r: r.__name__)
+def test_torch_agrees_on_the_path_of_a_device(regime):
+    assert regimes.disagreements(reference, backends.load("torch"), batches(regime, (1, 3, 129, 4097), seed=1)) == []
+
+
+@pytest.mark.parametrize("regime", regimes.ALL, ids=lambda r: r.__name__)
+def test_torch_reads_no_value_on_a_device(regime):
+    """Tensors without storage: whatever would wait for a value raises."""
+    arguments = {
+        k: to_torch(v).to("meta") if isinstance(v, np.ndarray) else v
+        for k, v in regime(np.random.default_rng(0), 1500).items()
+    }
+    tokens, n, status = backends.load("torch").verify(**arguments)
+    assert {a.device.type for a in (tokens, n, status)} == {"meta"}
+    assert tokens.shape == (len(n), arguments["draft"].shape[1] + 1)
 
 
 @pytest.mark.parametrize("V", [32000, 128256, 151936])

@@ -9,6 +9,7 @@ from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWa
 
 import specnb
 from specnb import Sampling, SpecnbError
+from specnb.backends import torch_words
 
 # Relative error of the contract's exp2 (1.0e-7), of float32 logits times scale (up to 40 · 2^-24) and of one rounding.
 PROCESSED_TV = 1e-6
@@ -49,7 +50,10 @@ def test_agrees_with_transformers(backend, settings):
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_torch_equals_numpy_bit_for_bit(settings):
+@pytest.mark.parametrize("device", [False, True], ids=["on the CPU", "as on a device"])
+def test_torch_equals_numpy_bit_for_bit(settings, device, monkeypatch):
+    if device:
+        monkeypatch.setattr(torch_words, "on_cpu", lambda device: False)
     rng = np.random.default_rng(5)
     for V in (1, 2, 129, 1023, 1024, 1025, 5000):
         z = np.round(rng.normal(size=(7, V)) * 8, 1).astype(np.float32)  # ties everywhere

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from specnb.backends import torch_words
 from specnb.backends.torch_logits import probabilities as probabilities
 from specnb.backends.torch_words import multiply_high, words
 from specnb.verdict import Status
@@ -94,7 +95,7 @@ def _pick(p, q, soft, word, left_out):
     soft [B, 1] says which rows of q count; left_out [B, 1] is a rejected one-hot draft, −1 for none. After a
     one-hot rejection p(x) <= u < 1, so p(x) − 1 has no weight: leaving the token out is the same law.
     """
-    on_cpu, status = p.device.type == "cpu", torch.zeros_like(word)
+    on_cpu, status = torch_words.on_cpu(p.device), torch.zeros_like(word)
     if q is not None and not (on_cpu and bool(soft.all())):
         q = None if on_cpu and not bool(soft.any()) else q.masked_fill(~soft, 0)
     plain = on_cpu and _is_plain(p) and (q is None or _is_plain(q))
@@ -143,7 +144,7 @@ def _weights(p, q, plain):
 def _block_sums(p, q, left_out, plain):
     """Return the masses summed in blocks of ids, int64 [B, ceil(V/BLOCK)], and the sum of their high words [B]."""
     B, V = p.shape
-    step = max(BLOCK, CHUNK // B // BLOCK * BLOCK) if p.device.type == "cpu" else -(-V // BLOCK) * BLOCK
+    step = max(BLOCK, CHUNK // B // BLOCK * BLOCK) if torch_words.on_cpu(p.device) else -(-V // BLOCK) * BLOCK
     sums, high = [], torch.zeros(B, dtype=torch.int64, device=p.device)
     for start in range(0, V, step):
         columns = slice(start, min(start + step, V))
@@ -156,7 +157,7 @@ def _block_sums(p, q, left_out, plain):
         if whole < w.shape[1]:
             sums.append(w[:, whole:].sum(1, keepdim=True))
     sums = torch.cat(sums, 1) if len(sums) > 1 else sums[0]
-    if p.device.type == "cpu" and not bool((left_out >= 0).any()):
+    if torch_words.on_cpu(p.device) and not bool((left_out >= 0).any()):
         return sums, high
     at = left_out.clamp(0, V - 1)
     w = _weights(p.gather(1, at), None, plain).masked_fill_(left_out != at, 0)

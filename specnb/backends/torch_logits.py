@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from specnb.backends import torch_words
 from specnb.backends.torch_words import multiply_high
 
 TILE = 1024  # ids per tile of the softmax mass; part of the contract
@@ -49,8 +50,7 @@ def _exp2(t):
 
 def _filter(z, scale, top_k, top_p, min_p):
     """Set the logits that top-k, then top-p, then min-p drop to −inf; equal logits stay together."""
-    on_cpu = z.device.type == "cpu"
-    if on_cpu and bool((top_k == 0).all() & (top_p == 1).all() & (min_p == 0).all()):
+    if torch_words.on_cpu(z.device) and bool((top_k == 0).all() & (top_p == 1).all() & (min_p == 0).all()):
         return z
     V = z.shape[1]
     descending = z.sort(dim=1, descending=True).values

@@ -10,12 +10,17 @@ from specnb.backends.philox import FEW, few_words
 _LOW32 = 0xFFFFFFFF
 
 
+def on_cpu(device):
+    """Tell whether reading a value costs nothing; elsewhere it would wait for all work that was launched."""
+    return device.type == "cpu"
+
+
 def words(seed, position, counters, B, device):
     """Return the random words of B requests as int64 bit patterns [B, n], for n pairs (index, purpose).
 
     seed and position are ints or int64 [B]; one seed for a batch numbers its rows by stream, seeds have stream 0.
     """
-    if device.type == "cpu" and B * len(counters) <= FEW:
+    if on_cpu(device) and B * len(counters) <= FEW:
         few = [word - 2**64 if word >> 63 else word for word in few_words(seed, position, counters, B)]
         return torch.tensor(few, dtype=torch.int64).view(B, len(counters))
     row = torch.arange(B, device=device)[:, None]
@@ -49,7 +54,7 @@ def _two_constants(a, b, device):
 
 def multiply_high(a, b):
     """Return the high 64 bits of a·b, a an unsigned 64-bit pattern, 0 <= b < 2^63."""
-    if a.device.type == "cpu" and a.numel() <= FEW:
+    if on_cpu(a.device) and a.numel() <= FEW:
         products = [(x & 2**64 - 1) * y >> 64 for x, y in zip(a.flatten().tolist(), b.flatten().tolist(), strict=True)]
         return torch.tensor(products, dtype=torch.int64).view(a.shape)
     a0, a1, b0, b1 = a & _LOW32, a >> 32 & _LOW32, b & _LOW32, b >> 32
