@@ -1,0 +1,319 @@
+"""Losslessness, checked by SymPy: every step is an equality that it verifies by cases on the sign of p − q.
+
+A step that doesn't hold can't be made: `equal`, `summed` and `losslessness_by_cases` raise, naming the case
+in which the two sides differ. p and q are the target's and the draft's probability of one token v; a rule of
+`specnb.rules` is read by the same function that computes its numbers.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import sympy
+from sympy import Max, Min, Piecewise, Symbol
+from sympy.printing.latex import LatexPrinter
+
+from specnb import rules
+from specnb.errors import SpecnbError
+from specnb.rules import Rule
+
+Expr: TypeAlias = Any  # a SymPy expression; its own annotations promise less than what comes back
+
+p, q = sympy.symbols("p_v q_v", nonnegative=True)
+rejected, residual_mass = sympy.symbols("R M", positive=True)
+
+
+@dataclass(frozen=True)
+class Step:
+    """An equality that was verified: why it is there, the statement in LaTeX, and the value in each case."""
+
+    claim: str
+    statement: str
+    cases: tuple[tuple[str, str], ...] = ()
+    note: str = ""
+
+    def _repr_latex_(self) -> str:
+        return f"$\\displaystyle {self.statement}$"
+
+    def _repr_markdown_(self) -> str:
+        rows = r" \\ ".join(rf"{case} & {value}" for case, value in self.cases)
+        table = rf"$$\begin{{array}}{{l|l}} \text{{case}} & \text{{both sides}} \\ \hline {rows} \end{{array}}$$"
+        parts = [self.claim, f"$${self.statement}$$", table if self.cases else "", self.note]
+        return "\n\n".join(part for part in parts if part)
+
+
+@dataclass(frozen=True, repr=False)
+class Proof:
+    """Verified steps in order; a notebook shows them one below the other."""
+
+    title: str
+    steps: tuple[Step, ...]
+
+    def __repr__(self) -> str:
+        """Say how much was verified, on one line."""
+        cases = sum(len(step.cases) for step in self.steps)
+        return f"Proof({self.title!r}: {len(self.steps)} steps verified in {cases} cases)"
+
+    def _repr_latex_(self) -> str:
+        lines = [rf"({number}) && {step.statement}" for number, step in enumerate(self.steps, 1)]
+        return "$$\\begin{aligned} " + " \\\\ ".join(lines) + " \\end{aligned}$$"
+
+    def _repr_markdown_(self) -> str:
+        steps = [f"**{number}.** {step._repr_markdown_()}" for number, step in enumerate(self.steps, 1)]
+        return "\n\n".join([f"### {self.title}", *steps])
+
+
+@dataclass(frozen=True)
+class Case:
+    """One sign of p − q for token v, written so that SymPy knows it: p = q + d with d > 0, and so on."""
+
+    name: str
+    p: Expr
+    q: Expr
+    names: dict[Expr, Expr]  # what the case's own symbols are in terms of p and q
+
+    @property
+    def excess(self) -> Expr:
+        """Return p − q, whose sign the case knows."""
+        return sympy.expand(self.p - self.q)
+
+    def show(self, value: Expr) -> Expr:
+        """Return a value of this case in the symbols p and q."""
+        return sympy.cancel(value.subs(self.names, simultaneous=True))
+
+
+def cases(v: str | int = "v") -> tuple[Case, ...]:
+    """Return the five cases that token v can be in; p = q and q = 0 < p are among them."""
+    P, Q = sympy.symbols(f"p_{v} q_{v}", nonnegative=True)
+    a, d, e = sympy.symbols(f"a_{v} d_{v} e_{v}", positive=True)
+    b = Symbol(f"b_{v}", nonnegative=True)
+    zero = sympy.Integer(0)
+    return (
+        Case(f"{P} > {Q} > 0", a + d, a, {a: Q, d: P - Q}),
+        Case(f"{P} > {Q} = 0", d, zero, {d: P}),
+        Case(f"{P} = {Q} > 0", a, a, {a: P}),
+        Case(f"{P} = {Q} = 0", zero, zero, {}),
+        Case(f"{P} < {Q}", b, b + e, {b: P, e: Q - P}),
+    )
+
+
+def equal(claim: str, lhs: Expr, rhs: Expr, *, given: tuple[Expr, ...] = (), where: dict | None = None) -> Step:
+    """Return the verified step lhs = rhs, for one token v in every case.
+
+    given: expressions known to be 0; cases in which one of them isn't are left out. where: what earlier steps
+    have shown some symbols to be. Raises `SpecnbError` with the case in which the sides differ.
+    """
+    values = []
+    for case in cases():
+        if any(_in_case(zero, case).is_zero is False for zero in given):
+            continue
+        left, right = (_in_case(side.subs(where or {}), case) for side in (lhs, rhs))
+        if sympy.cancel(left - right) != 0:
+            raise SpecnbError(
+                f"{claim!r} is false for {case.name}: the left side is {case.show(left)}, "
+                f"the right side {case.show(right)}"
+            )
+        values.append((case.name, _latex(case.show(right))))
+    return Step(claim, _statement(lhs, rhs), tuple(values))
+
+
+class Over(sympy.Expr):
+    """The sum of an expression over all tokens v, whatever the vocabulary."""
+
+
+class _Paper(LatexPrinter):
+    """Prints as the paper does: (p − q)+ for a maximum with 0, positive terms first, sums over v."""
+
+    def _print_Max(self, expr, exp=None):
+        rest = [argument for argument in expr.args if argument != 0]
+        return rf"\left({self._print(rest[0])}\right)_+" if len(rest) == 1 else super()._print_Max(expr, exp)
+
+    def _print_Over(self, expr):
+        body = self._print(expr.args[0])
+        return r"\sum_v " + (rf"\left({body}\right)" if expr.args[0].is_Add else body)
+
+    def _as_ordered_terms(self, expr, order=None):
+        return sorted(super()._as_ordered_terms(expr, order), key=lambda term: term.could_extract_minus_sign())
+
+
+def _latex(expression: Expr) -> str:
+    return _Paper().doprint(expression)
+
+
+def summed(claim: str, lhs: Expr, rhs: Expr) -> Step:
+    """Return the verified step lhs = rhs between sums over v, for rows p and q that each sum to 1.
+
+    With 1 = Σp the two sides are one sum each; they agree if their terms differ by a multiple of p − q in
+    every case, since Σ(p − q) = 0. Raises `SpecnbError` with the case in which they don't.
+    """
+    term = sum((_term(part) for part in sympy.Add.make_args(sympy.expand(lhs - rhs))), sympy.Integer(0))
+    multiple = _decided(term.subs({p: 2, q: 1}))
+    for case in cases():
+        left = _in_case(term - multiple * (p - q), case)
+        if sympy.cancel(left) != 0:
+            raise SpecnbError(f"{claim!r} is false for {case.name}: the terms differ by {case.show(left)}")
+    gap = _latex(multiple * (p - q))
+    return Step(claim, _statement(lhs, rhs), note=(
+        f"Term by term, in all {len(cases())} cases, the sides are equal." if multiple == 0 else
+        f"Term by term, in all {len(cases())} cases, the sides differ by ${gap}$, which sums to 0."
+    ))  # fmt: skip
+
+
+def losslessness() -> Proof:
+    """Return the proof that the rule `token` emits p, for any vocabulary (Leviathan et al., appendix A.1)."""
+    ratio = Piecewise((p / q, q > 0), (0, True))
+    kept, lacking, excess = Min(p, q), Max(p - q, 0), Max(q - p, 0)
+    correction = Symbol("r_v", nonnegative=True)
+    steps = (
+        equal("A draft $v$ is kept with probability $\\min(1, p_v/q_v)$. What is kept of $q_v$ is what it "
+              "shares with $p_v$.", q * Min(1, ratio), kept),
+        equal("What is rejected of $q_v$ is its excess over $p_v$.", q - kept, excess),
+        equal("What the kept part lacks of $p_v$ is the residual. This identity carries everything.",
+              kept + lacking, p),
+        equal("A token that the draft never proposes, $q_v = 0 < p_v$, comes from the residual alone.",
+              lacking, p, given=(q,)),
+        summed("What is rejected in all, $R$ on the left, is what is lacking in all, $M$ on the right.",
+               Over(excess), Over(lacking)),
+        summed("The acceptance $\\alpha$, on the left, is one minus the total variation of $p$ and $q$.",
+               Over(kept), 1 - Over(sympy.Abs(p - q)) / 2),
+        equal("If anything is rejected, corrections drawn from the residual over its mass $M$ restore $p$, "
+              "since $R = M$ by step 5.",
+              kept + rejected * lacking / residual_mass, p, where={rejected: residual_mass}),
+        equal("If nothing is rejected, $R = M = 0$ and no term of either sum is positive, so $p = q$: the "
+              "kept part is all of $p$, whatever the correction $r_v$ would be. No special case is needed.",
+              kept + rejected * correction, p, given=(lacking, excess), where={rejected: 0}),
+    )  # fmt: skip
+    return Proof("The token rule emits p", steps)
+
+
+def losslessness_by_cases(vocabulary: int = 2, rule: str | Rule = "token") -> Proof:
+    """Return the proof that a rule's own law, as `specnb.rules` computes it, emits p from V symbolic pairs.
+
+    Every combination of the five cases per token that two rows of sum 1 allow is checked, at γ = 1. Raises
+    `SpecnbError` with the case in which a wrong rule emits something else.
+    """
+    rule = rules.get(rule)
+    checked: list[tuple[str, list[str]]] = []
+    for combination in _possible(vocabulary):
+        checked.append((_name(combination), _check_first_token(rule, combination)))
+    V = vocabulary
+    statements = (
+        ("The rejected mass is the residual mass.",
+         r"\sum_x q_x P(n = 0 \mid x) = \sum_v (p_v - q_v)_+"),
+        ("The acceptance is one minus the total variation.",
+         r"\sum_x q_x P(n = 1 \mid x) = 1 - \tfrac12 \sum_v |p_v - q_v|"),
+        ("The emitted law is the target's, entry by entry.",
+         r"q_v P(n = 1 \mid v) + \sum_x q_x P(n = 0 \mid x) \, P(v \mid n = 0, x) = p_v"),
+    )  # fmt: skip
+    steps = tuple(
+        Step(claim, statement, tuple((case.replace(", ", r",\; "), values[i]) for case, values in checked))
+        for i, (claim, statement) in enumerate(statements)
+    )
+    return Proof(f"Rule {rule.name}, V = {V}", steps)
+
+
+def _check_first_token(rule: Rule, combination: tuple[Case, ...]) -> list[str]:
+    """Return rejected mass, acceptance and emitted law of a rule in one combination, each verified."""
+    P, Q = (np.array([getattr(case, name) for case in combination], object) for name in ("p", "q"))
+    V = len(combination)
+    lengths, correction = rule.law(np.arange(V)[:, None], np.tile(Q, (V, 1, 1)), np.tile(P, (V, 2, 1)), _DECIDED)
+    lost = Q * lengths[:, 0]
+    law = Q * lengths[:, 1] + (lost[:, None] * correction[:, 0]).sum(axis=0)
+    excess = [case.excess for case in combination]
+    above = sum((x for x in excess if x.is_positive), sympy.Integer(0))
+    pairs = [(lost.sum(), above), ((Q * lengths[:, 1]).sum(), 1 - above), *zip(law, P, strict=True)]
+    for left, right in pairs:
+        if sympy.cancel(_with_unit_mass(left - right, combination)) != 0:
+            raise SpecnbError(
+                f"rule {rule.name!r} isn't lossless for {_name(combination)}: "
+                f"got {_show(left, combination)}, expected {_show(right, combination)}"
+            )
+    shown = [_latex(_show(right, combination)) for _, right in pairs]
+    return [*shown[:2], f"({', '.join(shown[2:])})"]
+
+
+def _possible(vocabulary: int) -> Iterator[tuple[Case, ...]]:
+    """Yield the combinations of cases in which p and q can both sum to 1."""
+    for combination in itertools.product(*(cases(v) for v in range(1, vocabulary + 1))):
+        signs = {sympy.sign(case.excess) for case in combination}
+        if {1, -1} <= signs or (signs == {0} and any(case.q != 0 for case in combination)):
+            yield combination
+
+
+def _with_unit_mass(expression: Expr, combination: tuple[Case, ...]) -> Expr:
+    """Return an expression after solving Σp = Σq for one excess and Σq = 1 for one common part."""
+    gap = sympy.expand(sum(case.excess for case in combination))
+    if gap != 0:
+        below = next(s for s in sorted(gap.free_symbols, key=str) if s.name.startswith("e_"))
+        solved = {below: gap + below}
+    else:
+        solved = {}
+    total = sympy.expand(sum(case.q for case in combination)).subs(solved)
+    common = next(s for s in sorted(total.free_symbols, key=str) if s.name[0] in "ab")
+    return expression.subs(solved).subs(common, 1 - total + common)
+
+
+def _name(combination: tuple[Case, ...]) -> str:
+    return ", ".join(case.name for case in combination)
+
+
+def _show(value: Expr, combination: tuple[Case, ...]) -> Expr:
+    names = {symbol: meaning for case in combination for symbol, meaning in case.names.items()}
+    return sympy.cancel(sympy.sympify(value).subs(names, simultaneous=True))
+
+
+def _statement(lhs: Expr, rhs: Expr) -> str:
+    return f"{_latex(lhs)} = {_latex(rhs)}"
+
+
+def _term(part: Expr) -> Expr:
+    """Return what one summand of a statement adds at v: a constant is that constant times p, since Σp = 1."""
+    constant, sums = part.as_independent(Over)
+    if constant.has(p, q) or not (sums == 1 or isinstance(sums, Over)):
+        raise SpecnbError(f"{part} isn't a constant times a sum over v")
+    return constant * (p if sums == 1 else sums.args[0])
+
+
+def _in_case(expression: Expr, case: Case) -> Expr:
+    """Return an expression of p and q where the case decides every minimum, maximum and condition."""
+    return _decided(sympy.sympify(expression).subs({p: case.p, q: case.q}, simultaneous=True))
+
+
+def _decided(expression: Expr) -> Expr:
+    return expression.replace(Min, _least).replace(Max, lambda *args: -_least(*(-a for a in args)))
+
+
+def _least(*args: Expr) -> Expr:
+    least = args[0]
+    for other in args[1:]:
+        least = least if _is_nonnegative(other - least) else other
+    return least
+
+
+def _is_nonnegative(x: Expr) -> bool:
+    """Tell the sign of an expression, which the symbols' own assumptions must decide."""
+    x = sympy.factor(x)
+    if x.is_nonnegative:
+        return True
+    if x.is_nonpositive:
+        return False
+    raise SpecnbError(f"the sign of {x} is undecided; split the cases further")
+
+
+def _is_zero(x: Expr) -> bool:
+    zero = sympy.sympify(x).is_zero
+    if zero is None:
+        raise SpecnbError(f"whether {x} is 0 is undecided; split the cases further")
+    return zero
+
+
+_DECIDED = rules.elementwise(
+    lambda a, b: _least(sympy.sympify(a), sympy.sympify(b)),
+    lambda a, b: -_least(-sympy.sympify(a), -sympy.sympify(b)),
+    lambda x, a, b: b if _is_zero(x) or not _is_nonnegative(x) else a,
+    lambda a, b: sympy.Integer(0) if _is_zero(b) else a / b,
+)
