@@ -1,0 +1,21 @@
+"""The arithmetic contract in one fused Triton launch, on CUDA or (TRITON_INTERPRET=1) interpreted on the CPU.
+
+Signatures and results are those of `specnb.backends.numpy`. The kernel lives in `kernels/specnb_kernels` as a
+custom operator, which `torch.compile` neither looks into nor fuses.
+"""
+
+from __future__ import annotations
+
+import specnb_kernels
+
+DRAFTING = 0
+
+
+def verify(draft, q, p, lengths, onehot, seed, position, uniforms):
+    """Accept a prefix of each draft, then pick the final token; see `specnb.backends.numpy.verify`."""
+    return specnb_kernels.verify(draft, q, p, lengths, onehot, seed, position, uniforms)
+
+
+def draw(probs, seed, position, index, purpose=DRAFTING):
+    """Draw one token per row of probs [B, V] by its own word; −1 where there is no mass."""
+    return specnb_kernels.draw(probs, seed, position, index, purpose)
