@@ -1,0 +1,1 @@
+"""Decoding real models: the loop, its cache, drafters and what a run returns."""

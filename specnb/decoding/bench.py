@@ -1,0 +1,170 @@
+"""Measured speed: plain and assisted decoding by transformers and by specnb, interleaved in one run."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import DynamicCache
+
+from specnb.decoding.cache import cache_name
+from specnb.decoding.drafters import ModelDrafter
+from specnb.decoding.loop import generate
+from specnb.sampling import Sampling
+
+CONFIDENCE = 0.4
+"""transformers' default: it stops drafting early at a token of lower probability."""
+
+
+def compare(
+    target: Any,
+    draft: Any,
+    input_ids: torch.Tensor,
+    *,
+    gamma: int = 4,
+    max_new_tokens: int = 128,
+    sampling: Sampling | None = None,
+    seed: int = 0,
+    repeats: int = 5,
+) -> list[dict[str, Any]]:
+    """Measure tokens per second of each way to decode the same prompts with the same settings.
+
+    Every way emits max_new_tokens per request and none stops at an end-of-text. Each repeat runs all of them in
+    turn with its own seed, so that what else the machine does falls on all alike.
+
+    Parameters
+    ----------
+    target, draft : transformers models in eval mode; neither is changed.
+    input_ids : int64 [B, L] without padding. transformers' assisted generation takes part if B = 1.
+    gamma : drafts per round. transformers is asked for the same number, once without and once with its default
+        early stop at unlikely drafts.
+    sampling : scalar parameters, for both models.
+    seed, repeats : the first seed, and how many are measured after one that isn't.
+
+    Returns
+    -------
+    One dict per way: method, batch, gamma, tokens_per_second (median over repeats), low and high (20th and 80th
+    percentile), tokens_per_round (None where unknown), threads. The last one is the rate if specnb's rounds took
+    only their forwards, B·E/(gamma·draft + verification), with E the tokens that a request emits per round.
+    """
+    sampling = sampling or Sampling()
+    stats = []
+
+    def speculative(seed: int) -> None:
+        run = generate(
+            target, ModelDrafter(draft), input_ids, max_new_tokens=max_new_tokens, gamma=gamma, sampling=sampling,
+            seed=np.arange(len(input_ids)) + seed * len(input_ids), eos_token_id=None,
+        )  # fmt: skip
+        stats.append(run.stats.tokens_per_round)
+
+    def plain(seed: int) -> None:
+        generate(
+            target, None, input_ids, max_new_tokens=max_new_tokens, sampling=sampling, seed=seed, eos_token_id=None
+        )
+
+    theirs = _transformers(target, input_ids, max_new_tokens, sampling)
+    ways: dict[str, Callable[[int], None]] = {"transformers, plain": theirs(None, gamma, 0.0)}
+    if len(input_ids) == 1:
+        ways["transformers, assisted"] = theirs(draft, gamma, 0.0)
+        ways["transformers, assisted, early stop"] = theirs(draft, gamma, CONFIDENCE)
+    ways |= {"specnb, plain": plain, "specnb, speculative": speculative}
+
+    rates = _interleaved(ways, seed, repeats, len(input_ids) * max_new_tokens)
+    E = float(np.mean(stats[1:]))
+    per_round = {"transformers, plain": 1.0, "specnb, plain": 1.0, "specnb, speculative": E}
+    rates["bare forwards"] = _bound(target, draft, input_ids, gamma, max_new_tokens, E, repeats)
+    shared = {"batch": len(input_ids), "gamma": gamma, "threads": torch.get_num_threads()}
+    return [
+        {"method": name, **_summary(rate), "tokens_per_round": per_round.get(name), **shared}
+        for name, rate in rates.items()
+    ]
+
+
+def _interleaved(ways: dict[str, Callable[[int], None]], seed: int, repeats: int, tokens: int) -> dict[str, list]:
+    """Return tokens per second of each way and repeat; the first round warms up and doesn't count."""
+    rates: dict[str, list[float]] = {name: [] for name in ways}
+    for repeat in range(repeats + 1):
+        for name, way in ways.items():
+            begun = time.perf_counter()
+            way(seed + repeat)
+            rates[name].append(tokens / (time.perf_counter() - begun))
+    return {name: values[1:] for name, values in rates.items()}
+
+
+def _summary(rates: list[float]) -> dict[str, float]:
+    low, median, high = np.percentile(rates, [20, 50, 80])
+    return {"tokens_per_second": float(median), "low": float(low), "high": float(high)}
+
+
+def _transformers(target: Any, input_ids: torch.Tensor, max_new_tokens: int, sampling: Sampling) -> Any:
+    """Return a function of (assistant, gamma, confidence) that returns a way to decode by transformers."""
+    config = copy.deepcopy(target.generation_config)
+    config.update(
+        eos_token_id=None, pad_token_id=0, max_new_tokens=max_new_tokens, do_sample=sampling.temperature > 0,
+        temperature=sampling.temperature or 1.0, top_k=sampling.top_k or 0, top_p=sampling.top_p or 1.0,
+        min_p=sampling.min_p,
+    )  # fmt: skip
+
+    def way(assistant: Any, gamma: int, confidence: float) -> Callable[[int], None]:
+        def run(seed: int) -> None:
+            torch.manual_seed(seed)
+            with _drafting(assistant, gamma, confidence):
+                target.generate(
+                    input_ids, attention_mask=torch.ones_like(input_ids), generation_config=config,
+                    assistant_model=assistant,
+                )  # fmt: skip
+
+        return run
+
+    return way
+
+
+@contextmanager
+def _drafting(assistant: Any, gamma: int, confidence: float) -> Iterator[None]:
+    """Lend the assistant another generation config: it is only there that transformers looks for gamma."""
+    if assistant is None:
+        yield
+        return
+    original = assistant.generation_config
+    assistant.generation_config = copy.deepcopy(original)
+    assistant.generation_config.update(
+        num_assistant_tokens=gamma, num_assistant_tokens_schedule="constant", assistant_confidence_threshold=confidence
+    )
+    try:
+        yield
+    finally:
+        assistant.generation_config = original
+
+
+def _bound(
+    target: Any, draft: Any, input_ids: torch.Tensor, gamma: int, max_new_tokens: int, E: float, repeats: int
+) -> list[float]:
+    """Return tokens per second if a round took only its forwards, at half of the new tokens."""
+    B, context = len(input_ids), input_ids.shape[1] + max_new_tokens // 2
+    verification = forward_seconds(target, B, gamma + 1, context, 10 * repeats)
+    step = forward_seconds(draft, B, 1, context, 10 * repeats)
+    return [B * E / (gamma * step + verification)]
+
+
+@torch.inference_mode()
+def forward_seconds(model: Any, batch: int, width: int, context: int, repeats: int) -> float:
+    """Return the median time of a forward of `width` tokens per row after `context` cached ones, in seconds.
+
+    It is the bare model with transformers' own cache: nothing of specnb's is in it.
+    """
+    cache: Any = DynamicCache(config=model.config)
+    arguments = {cache_name(type(model)): cache, "use_cache": True}
+    ids = torch.zeros(batch, context + width, dtype=torch.int64, device=model.device)
+    model(input_ids=ids[:, :context], **arguments)
+    times = []
+    for _ in range(repeats):
+        begun = time.perf_counter()
+        model(input_ids=ids[:, context:], **arguments)
+        times.append(time.perf_counter() - begun)
+        cache.crop(-width)
+    return float(np.median(times))

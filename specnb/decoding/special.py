@@ -1,0 +1,38 @@
+"""The ids that mean something besides text: where a request ends, and what fills a row behind its end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from specnb.errors import SpecnbError
+
+
+def stop_ids(model: Any, eos_token_id: Any) -> np.ndarray:
+    """Return the ids that end a request, int64 [n]; none for None, the model's own for "target".
+
+    Raises
+    ------
+    SpecnbError : something that isn't an id, ids or "target".
+    """
+    own = isinstance(eos_token_id, str) and eos_token_id == "target"  # an array would compare elementwise
+    ids = configured(model, "eos_token_id") if own else eos_token_id
+    if ids is None:
+        return np.zeros(0, np.int64)
+    array = np.asarray(ids if np.ndim(ids) == 0 else list(ids))
+    if array.dtype.kind not in "iu" and array.size:
+        raise SpecnbError(f"eos_token_id is {eos_token_id!r}; expected an id, several ids, None or 'target'")
+    return array.astype(np.int64).reshape(-1)
+
+
+def pad_id(model: Any) -> int:
+    """Return the id that pads sequences on the right: the model's pad id, else 0."""
+    pad = configured(model, "pad_token_id")
+    return 0 if pad is None or int(pad) < 0 else int(pad)
+
+
+def configured(model: Any, name: str) -> Any:
+    """Return what the model's generation config says, or else its config."""
+    value = getattr(getattr(model, "generation_config", None), name, None)
+    return getattr(model.config.get_text_config(decoder=True), name, None) if value is None else value

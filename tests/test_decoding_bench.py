@@ -1,0 +1,30 @@
+"""The comparison runs every way to decode, reports what it says, and changes no model."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tiny_models import tiny
+
+from specnb import Sampling
+from specnb.decoding.bench import compare
+
+WAYS = ["transformers, plain", "specnb, plain", "specnb, speculative", "bare forwards"]
+ASSISTED = ["transformers, assisted", "transformers, assisted, early stop"]
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_every_way_is_measured_on_the_same_prompts(batch):
+    target, draft = tiny(), tiny(seed=1)
+    configs = [(model.config.to_dict(), model.generation_config.to_dict()) for model in (target, draft)]
+    rows = compare(
+        target, draft, torch.ones(batch, 3, dtype=torch.int64), gamma=2, max_new_tokens=6, sampling=Sampling(0.7),
+        repeats=2,
+    )  # fmt: skip
+    assert sorted(row["method"] for row in rows) == sorted(WAYS + (ASSISTED if batch == 1 else []))
+    for row in rows:
+        assert 0 < row["low"] <= row["tokens_per_second"] <= row["high"]
+        assert (row["batch"], row["gamma"], row["threads"]) == (batch, 2, torch.get_num_threads())
+    rounds = next(row["tokens_per_round"] for row in rows if row["method"] == "specnb, speculative")
+    assert 1 <= rounds <= 3
+    assert configs == [(model.config.to_dict(), model.generation_config.to_dict()) for model in (target, draft)]
