@@ -140,3 +140,11 @@ def get(rule: str | Rule) -> Rule:
     if rule not in RULES:
         raise SpecnbError(f"rule {rule!r} is unknown; expected one of {', '.join(RULES)}, or a Rule")
     return RULES[rule]
+
+
+def name_of(rule: str | Rule) -> str:
+    """Return the name of a rule that the backends decide; a rule of one's own has laws, not yet verdicts."""
+    rule = get(rule)
+    if RULES.get(rule.name) is not rule:
+        raise SpecnbError(f"rule {rule.name!r} can't be sampled; expected one of {', '.join(RULES)} (specnb.laws takes any)")
+    return rule.name

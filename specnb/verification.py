@@ -72,7 +72,7 @@ def verify(
     >>> verify([2], q, p, uniforms=[0.40, 0.5]).tokens.tolist()  # rejected: (p − q)+ is all on token 0
     [0, -1]
     """
-    name = rules.get(rule).name
+    name = rules.name_of(rule)
     p = floats("p", p, next((a for a in (p, q, draft) if is_torch(a)), None))
     batched = p.ndim == 3
     draft, q, p = _rows(draft, q, p, batched)

@@ -78,6 +78,43 @@ def test_fallbacks_and_faults_cross_splits(regime):
     assert lists(launch.launch(*inputs(b), stretch=1, splits=4)) == expected
 
 
+@pytest.mark.parametrize(("narrow", "splits"), [("q", 1), ("q", 4), ("p", 4)])
+def test_widths_that_end_in_different_tiles(narrow, splits):
+    b = regimes.batch(np.random.default_rng(2), 4, 2, V, 3.0)
+    b[narrow] = b[narrow][..., :600].copy()
+    b["draft"] = b["draft"] % 600
+    assert lists(launch.launch(*inputs(b), stretch=1, splits=splits)) == regimes.answers(reference, b)
+
+
+@pytest.mark.parametrize("place", [0, 511, 512, V - 1])
+@pytest.mark.parametrize("name", ["p", "q"])
+def test_one_bad_element_is_seen_from_any_split(name, place):
+    b = regimes.batch(np.random.default_rng(3), 1, 1, V, 1.0)
+    b |= {"draft": np.array([[1000]]), "seed": None, "uniforms": np.array([[0.5, 0.5]])}
+    b["p"][0, 0, 1000] = 0.0  # rejected
+    b[name][0, 0, place] = np.inf
+    _, accepted, status = launch.launch(*inputs(b), stretch=1, splits=4)
+    assert (accepted.item(), status.item() & 1) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("p", "token", "status"),
+    [
+        ((0.5, 0.9, 0.7, 0.0), 1, 0),  # 2.1 with the rejected draft, which doesn't count
+        ((0.5, 0.0, 0.0, 0.0), 0, 0),  # nothing but the rejected draft: p itself, the draft included
+        ((0.5, 1.0, 1.0, 0.0), -1, 16),
+        ((0.0, 1.5, 1.5, 1.0), -1, 16),  # weights of exactly 2^64 together, which is 0 in 64 bits
+        ((0.0, 0.0, 0.0, 0.0), -1, 8),
+    ],
+)
+def test_masses_of_a_one_hot_rejection(p, token, status):
+    rows = np.array([[p, (0.25, 0.25, 0.25, 0.25)]])
+    b = {"draft": np.array([[0]]), "q": None, "p": rows, "lengths": None, "onehot": None, "seed": None, "position": 0}
+    b["uniforms"] = np.array([[0.9, 0.5]])
+    expected = [[[token, -1]], [0], [status]]
+    assert lists(launch.launch(*inputs(b))) == regimes.answers(reference, b) == expected
+
+
 @interpreted
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (2, 0, 3, 1), (1, 3, 0, 2)], ids=str)
 def test_any_split_may_arrive_last(monkeypatch, order):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import regimes
@@ -212,6 +214,13 @@ def test_bad_calls_say_what_was_wrong(change, said):
     draft, q, p = plain()
     with pytest.raises(SpecnbError, match=said):
         specnb.verify(**{"draft": draft, "q": q, "p": p, "seed": 1, **change})
+
+
+def test_a_rule_of_ones_own_is_refused_not_replaced():
+    mine = dataclasses.replace(specnb.rules.get("token"), name="mine", lossless=False)
+    with pytest.raises(SpecnbError, match="rule 'mine' can't be sampled"):
+        specnb.verify([2], Q, P, seed=1, rule=mine)
+    assert specnb.verify([2], Q, P, seed=1, rule=specnb.rules.get("match")).rule == "match"
 
 
 def test_uniforms_need_their_dtype_and_shape():

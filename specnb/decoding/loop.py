@@ -80,7 +80,7 @@ def generate(
     batch = Batch(read_prompts(input_ids, attention_mask), max_new_tokens)
     check_model("target", target, batch.size)
     batch.check_ids(target.get_input_embeddings().num_embeddings)
-    B, rule = len(batch.lengths), rules.get(rule).name
+    B, rule = len(batch.lengths), rules.name_of(rule)
     seed, _ = keys(seed, 0, B, batch.lengths)
     chooser = Chooser(
         choose_backend(backend, target.device), target.device, seed, sampling or Sampling(), B, batch.rows
