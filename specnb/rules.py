@@ -146,5 +146,7 @@ def name_of(rule: str | Rule) -> str:
     """Return the name of a rule that the backends decide; a rule of one's own has laws, not yet verdicts."""
     rule = get(rule)
     if RULES.get(rule.name) is not rule:
-        raise SpecnbError(f"rule {rule.name!r} can't be sampled; expected one of {', '.join(RULES)} (specnb.laws takes any)")
+        raise SpecnbError(
+            f"rule {rule.name!r} can't be sampled; expected one of {', '.join(RULES)} (specnb.laws takes any)"
+        )
     return rule.name

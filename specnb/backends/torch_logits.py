@@ -38,14 +38,15 @@ def _probabilities(logits, temperature, top_k, top_p, min_p):
 def _exp2(t):
     """Return 2^t in float32 for t <= 0, in the contract's arithmetic."""
     magic = 1.5 * 2**23
-    clamped = t.clamp(min=-127.0)
-    k = (clamped + magic) - magic
-    f = clamped - k
-    value = torch.full_like(f, _EXP2[6])
-    for coefficient in _EXP2[5::-1]:
-        value = value * f + coefficient
-    power = ((k.int() + 127) << 23).view(torch.float32)
-    return torch.where(t < -100, 0.0, value * power)
+    f = t.clamp(min=-127.0)
+    k = (f + magic).sub_(magic)
+    f.sub_(k)
+    value = f * _EXP2[6]
+    for coefficient in _EXP2[5:0:-1]:  # Horner in place: temporaries would take most of the time
+        value.add_(coefficient).mul_(f)
+    value.add_(_EXP2[0])
+    value.mul_(k.int().add_(127).bitwise_left_shift_(23).view(torch.float32))
+    return value.masked_fill_(t < -100, 0.0)
 
 
 def _filter(z, scale, top_k, top_p, min_p):
@@ -75,7 +76,8 @@ def _filter(z, scale, top_k, top_p, min_p):
 
 def _softmax(z, scale):
     """Return the masses of logits [B, V], their sum taken as integers in tiles of 1,024 ids."""
-    tiles = pad(z, (0, -z.shape[1] % TILE), value=-torch.inf).unflatten(1, (-1, TILE))
+    width = min(z.shape[1], TILE)  # a single tile needs no padding: what that adds weighs 0
+    tiles = pad(z, (0, -z.shape[1] % width), value=-torch.inf).unflatten(1, (-1, width))
     tile_top = tiles.amax(2)
     top = tile_top.amax(1, keepdim=True)
     reference = torch.where(tile_top.isfinite(), tile_top, 0.0)
