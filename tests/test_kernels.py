@@ -6,13 +6,17 @@ It needs no GPU, and a process in which Triton compiles: the audit runs without 
 from __future__ import annotations
 
 import csv
+import importlib.metadata
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
 
 pytestmark = [pytest.mark.triton, pytest.mark.slow]
 
@@ -77,6 +81,19 @@ def test_streaming_stays_below_the_issue_limit(table):
 
 def test_splits_hand_over_in_order(table):
     assert {row["hand-over"] for row in table} == {HAND_OVER}
+
+
+def test_the_readme_tells_these_numbers(table):
+    if importlib.metadata.version("triton").split(".")[:2] != ["3", "9"]:
+        pytest.skip("the README tells the numbers of Triton 3.9")
+    readme = (ROOT / "kernels" / "README.md").read_text(encoding="utf-8")
+    found = re.findall(r"^\| ((?:b?float\d+), .*) \| (\d+) \| (\d+) \| ([\d.]+) \|$", readme, re.MULTILINE)
+    assert len(found) == 6
+    rows = {row["configuration"]: row for row in table}
+    for name, *numbers in found:
+        p, q, layout = [*name.replace("bfloat", "bf").replace("float", "fp").split(", "), "aligned"][:3]
+        row = rows[f"{p} {q} {layout} seed"]
+        assert [row[column] for column in ("registers", "wide loads", "instructions per id")] == numbers
 
 
 def test_sizes_are_no_reason_to_compile_again():

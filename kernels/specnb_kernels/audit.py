@@ -75,10 +75,11 @@ class Evidence:
 
 def example(c: Configuration) -> tuple[dict, dict]:
     """Return the kernel arguments and compiler options of a launch in configuration c."""
-    odd = {"aligned": (0, 0), "unaligned": (1, 1), "half": (0, 1), "strided": (0, 0)}[c.layout]
+    p_odd, q_odd = {"unaligned": (1, 1), "half": (0, 1)}.get(c.layout, (0, 0))
     step = 2 if c.layout == "strided" else 1
-    p = torch.empty(1, c.gamma + 1, step * c.width + odd[0], dtype=c.p)[..., : step * c.width : step]
-    q = None if c.q is None else torch.empty(1, c.gamma, step * c.width + odd[1], dtype=c.q)[..., : step * c.width : step]
+    span = step * c.width
+    p = torch.empty(1, c.gamma + 1, span + p_odd, dtype=c.p)[..., :span:step]
+    q = None if c.q is None else torch.empty(1, c.gamma, span + q_odd, dtype=c.q)[..., :span:step]
     draft, per_row = torch.zeros(1, c.gamma, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
     keys = per_row if c.randomness == "seeds" else None
     uniforms = torch.zeros(1, c.gamma + 1, dtype=torch.float64) if c.randomness == "uniforms" else None
@@ -176,11 +177,13 @@ def summary(c: Configuration) -> dict[str, str | int | float]:
 
 
 def hand_over(code: list[Instruction]) -> str:
-    """Return what orders the splits, in the order of the code: stores, barrier, fence, ticket, fence, barrier, loads."""
+    """Return the steps around the ticket, in the order of the code, by which a split hands over to the last one."""
     names = {"STG": "store", "BAR": "barrier", "MEMBAR": "fence", "ATOMG": "ticket", "CCTL": "invalidate"}
-    steps = ["load" if ".STRONG.GPU" in i.opcode and i.opcode.startswith("LDG") else names.get(i.opcode.split(".")[0])
-             for i in code]  # fmt: skip
-    kept = [step for step, _ in itertools.groupby(step for step in steps if step)]
+    steps = []
+    for opcode in (i.opcode for i in code):
+        shared = opcode.startswith("LDG") and ".STRONG.GPU" in opcode
+        steps.append("load" if shared else names.get(opcode.split(".")[0]))
+    kept = [step for step, _ in itertools.groupby(filter(None, steps))]
     ticket = kept.index("ticket")
     return " ".join(kept[ticket - 3 : ticket + 4])
 

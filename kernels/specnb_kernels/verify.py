@@ -61,7 +61,7 @@ def _first_rejection(draft, q, p, lengths, onehot, words, outside, row, i, G, V,
     x = tl.load(draft + row * G + i, mask=i < G, other=-1)
     length = tl.min(tl.where(x == -1, i, G), 0)
     if lengths is not None:
-        length = tl.minimum(length, tl.load(lengths + row).to(tl.int32))
+        length = tl.minimum(tl.maximum(tl.load(lengths + row), 0), length).to(tl.int32)
     in_range = (x >= 0) & (x < V) & (i < length)
     p_x = at_least_single(tl.load(p + i * p_pos + x * p_id, mask=in_range & (x < p_width), other=0.0))
     q_x = tl.full(i.shape, 1.0, tl.float32)
@@ -93,9 +93,7 @@ def _tile_sums(p, q, p_id, q_id, p_width, q_width, ids, MASKED: tl.constexpr):
     """Return over axis 0 of a tile the sums of the residual's weights, of their high halves, of p's two, and the peak.
 
     The peak is the largest magnitude's bits: of floats without a sign the bits order as the values do, NaN last.
-
-    Without MASKED all ids lie inside p's row, and q_width is a multiple of the tile, so that no mask splits a
-    vector.
+    Without MASKED all ids lie inside p's row and q_width is a multiple of the tile, so that no mask splits a vector.
     """
     if MASKED:
         p_v = at_least_single(tl.load(p + ids.to(tl.int64) * p_id, mask=ids < p_width, other=0.0))
@@ -196,7 +194,8 @@ def verify_kernel(draft, q, p, lengths, onehot, seeds, positions, uniforms,
     words, outside = _words(seeds, uniforms, seed, here, row, i, G, index, purpose)
     final = tl.sum(tl.where(i == G, words, tl.zeros_like(words)), 0)
     x, n, q_width, drop, drop_weight, flags = _first_rejection(
-        draft, q, p, lengths, onehot, words, outside, row, i, G, V, p_width, q_width, p_pos, p_id, q_pos, q_id)
+        draft, q, p, lengths, onehot, words, outside, row, i, G, V, p_width, q_width, p_pos, p_id, q_pos, q_id
+    )
     p += tl.multiple_of(n * p_pos, P_ALIGN)
     if q is not None:
         q += tl.multiple_of(tl.where(q_width > 0, n, 0) * q_pos, Q_ALIGN)
