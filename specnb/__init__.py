@@ -25,20 +25,14 @@ _HOMES = {
     "Generation": "decoding.generation",
     "load_pair": "pair",
 }
-_MODULES = {
-    "laws": "laws",
-    "rules": "rules",
-    "proofs": "proofs",
-    "drafters": "decoding.drafters",
-    "plots": "plots",
-}
+_MODULES = ("drafters", "laws", "plots", "proofs", "rules")
 
 __all__ = ["__version__", *_HOMES, *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        value = importlib.import_module(f"specnb.{_MODULES[name]}")
+        value = importlib.import_module(f"specnb.{name}")
     elif name in _HOMES:
         value = getattr(importlib.import_module(f"specnb.{_HOMES[name]}"), name)
     else:

@@ -12,7 +12,7 @@ import specnb
 from specnb import Sampling
 from specnb.backends import numpy as reference
 from specnb.decoding.cache import CachedModel
-from specnb.decoding.drafters import ModelDrafter
+from specnb.drafters import ModelDrafter
 
 ROWS, LENGTH, V = 20_000, 3, 5
 PROMPT = [3, 1, 4, 1]

@@ -10,8 +10,8 @@ from tiny_models import PrefixModel, ScriptedDrafter, tiny
 import specnb
 from specnb import Sampling, SpecnbError
 from specnb.decoding.cache import RowLayer
-from specnb.decoding.drafters import ModelDrafter
 from specnb.decoding.support import check_model
+from specnb.drafters import ModelDrafter
 
 GREEDY = Sampling(temperature=0)
 PROMPTS = [[3], [5, 2], [1, 2, 3, 4, 5], list(range(12))]

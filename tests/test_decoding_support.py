@@ -18,8 +18,8 @@ from transformers import (
 import specnb
 from specnb import SpecnbError
 from specnb.decoding.cache import cache_name
-from specnb.decoding.drafters import ModelDrafter
 from specnb.decoding.support import check_model
+from specnb.drafters import ModelDrafter
 
 
 def mamba():

@@ -154,7 +154,7 @@ def probabilities(logits, temperature, top_k, top_p, min_p):
     """
     B, V = logits.shape
     step = max(1, CHUNK // V)
-    if B > step:
+    if step < B:
         arguments = (logits, temperature, top_k, top_p, min_p)
         return np.concatenate(
             [probabilities(*(a[start : start + step] for a in arguments)) for start in range(0, B, step)]

@@ -13,8 +13,8 @@ import torch
 from transformers import DynamicCache
 
 from specnb.decoding.cache import cache_name
-from specnb.decoding.drafters import ModelDrafter
 from specnb.decoding.loop import generate
+from specnb.drafters import ModelDrafter
 from specnb.sampling import Sampling
 
 CONFIDENCE = 0.4

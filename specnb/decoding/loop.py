@@ -19,10 +19,10 @@ from specnb import rules
 from specnb.decoding.batch import Batch, read_prompts
 from specnb.decoding.cache import CachedModel
 from specnb.decoding.choosing import Chooser, choose_backend
-from specnb.decoding.drafters import Drafter, DraftRun, NoDrafts
 from specnb.decoding.generation import Generation, Logged, Statistics, rounds_of
 from specnb.decoding.special import pad_id, stop_ids
 from specnb.decoding.support import check_model
+from specnb.drafters import Drafter, DraftRun, NoDrafts
 from specnb.errors import SpecnbError
 from specnb.sampling import Sampling
 from specnb.streams import keys
