@@ -27,7 +27,7 @@ _HOMES = {
 }
 _MODULES = ("drafters", "laws", "plots", "proofs", "rules")
 
-__all__ = ["__version__", *_HOMES, *_MODULES]
+__all__ = ["__version__", *_HOMES, *_MODULES]  # pyright: ignore[reportUnsupportedDunderAll]  (one list, not two)
 
 
 def __getattr__(name: str) -> Any:
