@@ -39,35 +39,48 @@ def on_host(array: Any) -> bool:
     return array.device.type == "cpu" and not sys.modules["torch"].compiler.is_compiling()
 
 
-def like(value: Any, reference: Any) -> Any:
+def like(value: Any, reference: Any, name: str = "array") -> Any:
     """Return a list, a scalar or an array as an array of the reference's framework, on its device."""
     if not is_torch(reference):
-        return value.detach().cpu().numpy() if is_torch(value) else np.asarray(value)
-    torch = sys.modules["torch"]
+        return to_numpy(value) if is_torch(value) else _numbers(name, value)
     if is_torch(value):
         if value.ndim and value.device != reference.device:
             raise SpecnbError(
                 f"arrays lie on {reference.device} and {value.device}; expected one device: move them with .to()"
             )
         return value.to(reference.device)
-    return torch.as_tensor(np.asarray(value), device=reference.device)  # NumPy keeps Python floats float64
+    return to_torch(_numbers(name, value)).to(reference.device)
+
+
+def _numbers(name: str, value: Any) -> np.ndarray:
+    """Return a list or a scalar as an array of numbers; NumPy keeps Python's floats float64."""
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise SpecnbError(f"{name} is no array: {error}; expected rows of equal length") from None
+    if array.dtype.kind not in "biuf" and dtype_name(array) != "bfloat16":
+        raise SpecnbError(f"{name} is {describe(array)}; expected an array of numbers")
+    if array.dtype == np.uint64:
+        if array.size and array.max() > np.uint64(2**63 - 1):
+            raise SpecnbError(f"{name} holds {array.max()}; expected integers below 2^63")
+        array = array.astype(np.int64)
+    return array
 
 
 def floats(name: str, array: Any, reference: Any = None) -> Any:
     """Return an array of probabilities or logits as it is, or raise if its dtype isn't a supported float."""
-    array = like(array, array if reference is None else reference)
+    array = like(array, array if reference is None else reference, name)
     if dtype_name(array) not in FLOATS:
         raise SpecnbError(f"{name} is {describe(array)}; expected one of {', '.join(FLOATS)}")
-    return array
+    return array.detach() if is_torch(array) else array
 
 
 def integers(name: str, array: Any, reference: Any) -> Any:
     """Return an array of integers as int64, or raise if it holds anything else."""
-    array = like(array, reference)
+    array = like(array, reference, name)
     if array.shape and 0 in array.shape:  # an empty list has no integer dtype to show
         return array.long() if is_torch(array) else array.astype(np.int64)
-    kind = dtype_name(array)
-    if not kind.startswith(("int", "uint")):
+    if not dtype_name(array).startswith(("int", "uint")):
         raise SpecnbError(f"{name} is {describe(array)}; expected integers")
     return array.long() if is_torch(array) else array.astype(np.int64, copy=False)
 
@@ -89,7 +102,7 @@ def to_torch(array: Any) -> Any:
 
     array = to_numpy(array)
     shareable = array.flags.writeable and min(array.strides, default=0) >= 0 and array.dtype.isnative
-    return torch.from_numpy(array if shareable else array.copy())
+    return torch.from_numpy(array if shareable else array.astype(array.dtype.newbyteorder("="), order="C"))
 
 
 def convert(backend: str, *arrays: Any) -> list[Any]:

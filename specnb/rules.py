@@ -137,7 +137,7 @@ def get(rule: str | Rule) -> Rule:
     """
     if isinstance(rule, Rule):
         return rule
-    if rule not in RULES:
+    if not isinstance(rule, str) or rule not in RULES:
         raise SpecnbError(f"rule {rule!r} is unknown; expected one of {', '.join(RULES)}, or a Rule")
     return RULES[rule]
 

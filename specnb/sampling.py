@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import operator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,10 @@ from specnb import backends
 from specnb.arrays import convert, describe, floats, is_torch, like, on_host, to_numpy
 from specnb.errors import SpecnbError
 from specnb.streams import keys
+
+MAX_VOCABULARY = 2**20
+"""Largest V of a verdict or a draw: up to here a row that is no distribution is noticed before an integer sum could
+pass 2^63."""
 
 MAX_LOGITS = 2**18
 """Largest vocabulary of `probabilities`: beyond it an integer sum of masses could pass 2^63."""
@@ -24,7 +28,7 @@ class Sampling:
     Each is a number for all requests or one value per row [B]. Equal logits are kept or dropped together, so
     a tie at a threshold keeps all of the tied tokens (where transformers' top-p may split them).
 
-    temperature: >= 0; 0 puts all mass on the largest logit, the lowest id first (greedy decoding).
+    temperature: 0, or 1e-30 … 1e30; 0 puts all mass on the largest logit, the lowest id first (greedy decoding).
     top_k: keep a token if fewer than top_k logits are larger; None or 0 is off.
     top_p: in (0, 1]; keep a token if the tokens above it hold less than top_p (Holtzman et al. 2020).
     min_p: in [0, 1]; keep a token if its probability is at least min_p times the largest.
@@ -39,8 +43,8 @@ class Sampling:
     min_p: Any = None
 
     def __post_init__(self) -> None:
-        _require("temperature", self.temperature, lambda t: (t == 0) | ((t >= 1e-30) & (t < math.inf)), ">= 0")
-        _require("top_k", self.top_k, lambda k: (k >= 0) & (k % 1 == 0), "an integer >= 1, or None")
+        _require("temperature", self.temperature, lambda t: (t == 0) | (t >= 1e-30) & (t <= 1e30), "0, or 1e-30 … 1e30")
+        _require("top_k", self.top_k, lambda k: (k >= 0) & (k <= 2**62) & (k % 1 == 0), "an integer, 1 … 2^62, or None")
         _require("top_p", self.top_p, lambda t: (t > 0) & (t <= 1), "in (0, 1], or None")
         _require("min_p", self.min_p, lambda t: (t >= 0) & (t <= 1), "in [0, 1], or None")
 
@@ -80,7 +84,9 @@ def probabilities(logits: Any, sampling: Sampling | None = None, *, backend: str
             f"logits are {describe(logits)}; expected [V], [B, V] or [B, R, V] with 1 <= V <= {MAX_LOGITS}"
         )
     sampling = Sampling() if sampling is None else sampling
-    name = backend or ("torch" if is_torch(logits) else "numpy")
+    if not isinstance(sampling, Sampling):
+        raise SpecnbError(f"sampling is {sampling!r}; expected a specnb.Sampling, such as Sampling(temperature=0.7)")
+    name = backend if backend is not None else "torch" if is_torch(logits) else "numpy"
     module = backends.load(name, logits.device.type if is_torch(logits) else "cpu")
     if not hasattr(module, "probabilities"):
         raise SpecnbError(f"backend {name!r} has no probabilities yet; use 'torch', which runs on the same device")
@@ -96,7 +102,7 @@ def draw(probs: Any, *, seed: Any, position: Any = 0, index: int = 0, backend: s
 
     Parameters
     ----------
-    probs : float [V] or [B, V], q of the position.
+    probs : float [V] or [B, V], q of the position. Values outside (0, 2) weigh nothing, and nothing is reported.
     seed : int (row b then uses stream b of that key) or int [B], one key per request; 0 <= seed < 2^63.
     position : int or int [B], absolute position of the step's first drafted token in its request.
     index : 0-based draft position within the step.
@@ -116,11 +122,12 @@ def draw(probs: Any, *, seed: Any, position: Any = 0, index: int = 0, backend: s
     1
     """
     probs = floats("probs", probs)
-    if not 1 <= probs.ndim <= 2 or probs.shape[-1] < 1:
-        raise SpecnbError(f"probs are {describe(probs)}; expected [V] or [B, V] with V >= 1")
+    if not 1 <= probs.ndim <= 2 or not 1 <= probs.shape[-1] <= MAX_VOCABULARY:
+        raise SpecnbError(f"probs are {describe(probs)}; expected [V] or [B, V] with 1 <= V <= {MAX_VOCABULARY}")
     rows = probs if probs.ndim == 2 else probs[None]
     seed, position = keys(seed, position, len(rows), rows)
-    name = backend or backends.default_name(rows)
+    index = _draft_index(index)
+    name = backends.default_name(rows) if backend is None else backend
     module = backends.load(name, rows.device.type if is_torch(rows) else "cpu")
     tokens = module.draw(*convert(name, rows, seed, position), index)
     return like(tokens if probs.ndim == 2 else tokens[0], probs)
@@ -137,6 +144,16 @@ def _require(name: str, value: Any, valid: Any, expected: str) -> None:
         fits = values.dtype.kind in "iuf" and values.ndim <= 1 and bool(np.all(valid(values)))
     if not fits:
         raise SpecnbError(f"{name} is {value!r}; expected {expected}, one number or one per row")
+
+
+def _draft_index(index: Any) -> int:
+    try:
+        number = operator.index(index)
+    except TypeError:
+        raise SpecnbError(f"index is {index!r}; expected an integer, the draft's place in its step") from None
+    if not 0 <= number < 2**32:
+        raise SpecnbError(f"index is {number}; expected 0 <= index < 2^32")
+    return number
 
 
 def _is_number(value: Any) -> bool:

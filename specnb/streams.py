@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-from specnb.arrays import describe, integers, on_host
+from specnb.arrays import describe, dtype_name, integers, on_host
 from specnb.errors import SpecnbError
 
 MAX_SEED = 2**63 - 1
@@ -21,7 +21,7 @@ def keys(seed: Any, position: Any, batch: int, reference: Any) -> tuple[Any, Any
 
 def per_row(name: str, value: Any, batch: int, reference: Any, low: int, high: int) -> Any:
     """Return one int for the batch or int64 [B], its values checked where that needs no device."""
-    if isinstance(value, bool):
+    if isinstance(value, bool) or (hasattr(value, "dtype") and dtype_name(value) == "bool"):
         raise SpecnbError(f"{name} is {value}; expected an integer")
     if not hasattr(value, "ndim") or value.ndim == 0:
         try:

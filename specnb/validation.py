@@ -68,7 +68,8 @@ def _mass_and_minimum(rows: Any) -> tuple[np.ndarray, np.ndarray]:
         import torch
 
         return to_numpy(rows.sum(-1, dtype=torch.float64)), to_numpy(rows.amin(-1).double())
-    return rows.sum(-1, dtype=np.float64), rows.min(-1).astype(np.float64)
+    with np.errstate(invalid="ignore"):  # inf − inf, which the caller names
+        return rows.sum(-1, dtype=np.float64), rows.min(-1).astype(np.float64)
 
 
 def _at(rows: Any, ids: np.ndarray) -> np.ndarray:

@@ -52,26 +52,28 @@ class Verdict:
     def residual(self, row: int = 0) -> np.ndarray:
         """Return the law, float64 [V], that the final token of a row was drawn from.
 
-        After a rejection that is (p − q)+ over its sum, after full acceptance p over its sum; all zeros where
-        there was no mass. It is read from the arrays that were verified: change those and it changes.
+        After a rejection that is (p − q)+ over its sum, after full acceptance p over its sum, in the contract's
+        integer masses; all zeros where nothing could be drawn. It is read from the arrays that were verified:
+        change those and it changes.
         """
+        from specnb.backends.numpy import weights
+
         draft, q, p, lengths, onehot = self.inputs
-        if not 0 <= row < len(draft):
-            raise SpecnbError(f"row {row} is outside this verdict's batch; expected 0 <= row < {len(draft)}")
+        if isinstance(row, bool) or not isinstance(row, (int, np.integer)) or not 0 <= row < len(draft):
+            raise SpecnbError(f"row {row!r} is outside this verdict's batch; expected 0 <= row < {len(draft)}")
         n = int(np.atleast_1d(to_numpy(self.num_accepted))[row])
         length = effective_lengths(to_numpy(draft), None if lengths is None else to_numpy(lengths))[row]
-        law = positive_part(p[row][n])
-        if n < length:
-            x = int(draft[row][n])
-            if q is None or (onehot is not None and bool(onehot[row])):
-                taken = np.eye(1, len(law), x)[0] if 0 <= x < len(law) else np.zeros(len(law))
-            else:
-                taken = positive_part(q[row][n])
-            size = max(len(law), len(taken))
-            law, taken = (np.pad(a, (0, size - len(a))) for a in (law, taken))
-            remaining = np.clip(law - taken, 0.0, None)
-            law = remaining if remaining.any() else law
-        return law / law.sum() if law.any() else law
+        V = max(p.shape[2], 0 if q is None else q.shape[2])
+        law, taken = _widened(p[row][n], V), np.zeros(V)
+        if n < length and (q is None or (onehot is not None and bool(onehot[row]))):
+            taken[np.arange(V) == int(draft[row][n])] = 1.0
+        elif n < length:
+            taken = _widened(q[row][n], V)
+        with np.errstate(invalid="ignore"):
+            mass = weights(law - np.where(taken > 0, taken, 0.0))
+        mass = mass if mass.any() else weights(law)
+        drawn = np.atleast_2d(to_numpy(self.tokens))[row, n] >= 0
+        return mass / mass.sum() if drawn else np.zeros(V)
 
     def _repr_html_(self) -> str:
         from specnb.display import verdict_html
@@ -79,7 +81,7 @@ class Verdict:
         return verdict_html(self)
 
 
-def positive_part(row: Any) -> np.ndarray:
-    """Return a row as float64 with what isn't positive, NaN too, at 0."""
+def _widened(row: Any, V: int) -> np.ndarray:
+    """Return a row as float64 [V], zero-extended."""
     values = to_numpy(row).astype(np.float64)
-    return np.where(values > 0, values, 0.0)
+    return np.pad(values, (0, V - len(values)))

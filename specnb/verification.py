@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from specnb import backends, rules
 from specnb.arrays import convert, describe, dtype_name, floats, integers, is_torch, like
 from specnb.errors import SpecnbError
+from specnb.sampling import MAX_VOCABULARY
 from specnb.streams import keys, per_row
 from specnb.validation import check_everything
 from specnb.verdict import Verdict
-
-MAX_VOCABULARY = 2**20
-"""Largest V: up to here a row that is no distribution is noticed before an integer sum could pass 2^63."""
 
 
 def verify(
@@ -43,7 +43,7 @@ def verify(
     p : float [B, G+1, V], the target's distributions, the last one for the bonus. float16, bfloat16, float32
         or float64; any strides; V up to 2^20. The narrower of q and p is extended by zeros.
     rule : "token" (Leviathan et al. 2023) or "match" (accept if the target's own draw would agree; needs no q).
-    lengths : int [B], drafts per row where rows are ragged; None is G.
+    lengths : int or int [B], drafts per row where rows are ragged; None is G.
     onehot : bool [B], rows whose drafts are one-hot whatever q holds.
     seed : int (row b uses stream b of that key) or int [B] (each request its own key), 0 <= seed < 2^63.
     position : int or int [B], absolute position of the step's first drafted token in its request.
@@ -84,7 +84,7 @@ def verify(
     elif validate != "flag":
         raise SpecnbError(f"validate is {validate!r}; expected 'flag' or 'raise'")
 
-    backend = backend or backends.default_name(p)
+    backend = backends.default_name(p) if backend is None else backend
     module = backends.load(backend, p.device.type if is_torch(p) else "cpu")
     read_q = None if name == "match" else q
     arrays = convert(backend, draft, read_q, p, lengths, onehot, seed, position, uniforms)
@@ -108,7 +108,8 @@ def _rows(draft: Any, q: Any, p: Any, batched: bool) -> tuple[Any, Any, Any]:
     fits = tuple(p.shape[:2]) == (B, G + 1) and (q is None or tuple(q.shape[:2]) == (B, G))
     if not fits:
         raise SpecnbError(f"{came}; expected {expected}: here p needs {G + 1} rows per request and q {G}")
-    if not 1 <= max(p.shape[2], 0 if q is None else q.shape[2]) <= MAX_VOCABULARY or p.shape[2] == 0:
+    widths = [rows.shape[2] for rows in (q, p) if rows is not None]
+    if not 1 <= min(widths) <= max(widths) <= MAX_VOCABULARY:
         raise SpecnbError(f"{came}; expected a vocabulary of 1 … {MAX_VOCABULARY} ids")
     return draft, q, p
 
@@ -116,9 +117,11 @@ def _rows(draft: Any, q: Any, p: Any, batched: bool) -> tuple[Any, Any, Any]:
 def _per_request(lengths: Any, onehot: Any, B: int, G: int, p: Any) -> tuple[Any, Any]:
     """Return lengths int64 [B] or None and onehot bool [B] or None."""
     if lengths is not None:
-        lengths = per_row("lengths", _as_row(lengths, p), B, p, 0, G)
+        lengths = per_row("lengths", lengths, B, p, 0, G)
+        lengths = like(np.full(B, lengths), p) if isinstance(lengths, int) else lengths
     if onehot is not None:
-        onehot = _as_row(onehot, p)
+        onehot = like(onehot, p, "onehot")
+        onehot = onehot.reshape(1) if onehot.ndim == 0 else onehot
         if dtype_name(onehot) != "bool" or tuple(onehot.shape) != (B,):
             raise SpecnbError(f"onehot is {describe(onehot)}; expected bool [{B}]")
     return lengths, onehot
@@ -131,14 +134,8 @@ def _randomness(seed: Any, position: Any, uniforms: Any, B: int, G: int, p: Any)
         raise SpecnbError(f"exactly one of seed and uniforms is required, {came}; pass seed=0, say")
     if uniforms is None:
         return *keys(seed, position, B, p), None
-    uniforms = like(uniforms, p)
+    uniforms = like(uniforms, p, "uniforms")
     uniforms = uniforms[None] if uniforms.ndim == 1 else uniforms
     if dtype_name(uniforms) != "float64" or tuple(uniforms.shape) != (B, G + 1):
         raise SpecnbError(f"uniforms are {describe(uniforms)}; expected float64 [{B}, {G + 1}], all in [0, 1)")
     return None, 0, uniforms
-
-
-def _as_row(value: Any, p: Any) -> Any:
-    """Return one value or one per request as an array with a batch dimension."""
-    value = like(value, p)
-    return value.reshape(1) if value.ndim == 0 else value

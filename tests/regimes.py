@@ -153,6 +153,23 @@ def hairline(rng, V):
     return batch(rng, 2, 1, 3) | {"draft": draft, "q": q, "p": p, "seed": None, "uniforms": u}
 
 
+def wrapping(rng, V):
+    """Rows that are no distributions, whose residual weights sum to exactly 2^64, or to 2^64 and a little."""
+    p, q = np.zeros((2, 2, V + 5)), np.zeros((2, 1, V + 5))
+    p[..., :5], q[..., :5] = (1.0, 2.5, 2.5, 2.5, 2.5), (1.9, 1.5, 1.5, 1.5, 1.5)
+    p[1, 0, 4] += 0.25
+    u = np.array([[0.999, 0.5], [0.999, 0.5]])
+    return batch(rng, 2, 1, 3) | {"draft": np.zeros((2, 1), np.int64), "q": q, "p": p, "seed": None, "uniforms": u}
+
+
+def tiny(rng, V):
+    """Subnormal values on either side, in float32."""
+    b = batch(rng, 4, 2, V, 0.5)
+    for name in "pq":
+        b[name][:2, :, :] = np.where(rng.random(V) < 0.7, np.float32(1e-41), b[name][:2])
+    return b | {"seed": None, "uniforms": np.where(rng.random((4, 3)) < 0.5, 0.0, 0.5)}
+
+
 def no_drafts(rng, V):
     """G = 0: one token of p."""
     return batch(rng, 5, 0, V)
@@ -173,7 +190,7 @@ def strided(rng, V):
 
 
 ALL = (near, far, same, shifted, sparse, match, mixed, foreign, padded, broken, logits, edges, knife, dyadic,
-       hairline, no_drafts, doubles, strided)  # fmt: skip
+       hairline, wrapping, tiny, no_drafts, doubles, strided)  # fmt: skip
 
 
 def answers(module, arguments):

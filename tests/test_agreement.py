@@ -102,14 +102,16 @@ def test_backends_agree_on_anything(name, examples):
     agree()
 
 
+@pytest.mark.parametrize("regime", [regimes.near, regimes.tiny])
 @pytest.mark.parametrize("name", OTHERS)
-def test_bfloat16_agrees_with_the_same_values_in_float32(name):
-    b = regimes.near(np.random.default_rng(3), 257)
+def test_bfloat16_agrees_with_the_same_values_in_float32(name, regime):
+    b = regime(np.random.default_rng(3), 257)
     p, q = (torch.from_numpy(b[k]).bfloat16() for k in "pq")
-    arguments = {"seed": b["seed"], "position": b["position"]}
+    arguments = {"seed": b["seed"], "position": b["position"], "uniforms": b["uniforms"]}
     half = specnb.verify(torch.from_numpy(b["draft"]), q, p, **arguments, backend=name)
     full = specnb.verify(b["draft"], q.float().numpy(), p.float().numpy(), **arguments)
     assert half.tokens.tolist() == full.tokens.tolist()
+    assert half.status.tolist() == full.status.tolist()
 
 
 @pytest.mark.parametrize("name", OTHERS)

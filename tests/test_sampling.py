@@ -103,6 +103,15 @@ def test_a_row_without_a_finite_maximum_is_nan_and_then_flagged():
         assert verdict.tokens[:3, 0].tolist() == [-1, -1, -1]
 
 
+def test_rounding_rows_to_bfloat16_moves_their_law_by_a_thousandth():
+    """What "lossless" doesn't cover: it is with respect to the rows as given."""
+    p = torch.from_numpy(specnb.probabilities(LOGITS)).double()
+    rounded = p.bfloat16().double()
+    moved = (rounded / rounded.sum(1, keepdim=True) - p / p.sum(1, keepdim=True)).abs().sum(1) / 2
+    assert moved.min() > 3e-4
+    assert moved.max() < 3e-3
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_other_dtypes_convert_first(dtype):
     z = torch.from_numpy(LOGITS).to(dtype)
@@ -122,8 +131,10 @@ def test_draws_follow_their_words(backend):
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"temperature": -1.0}, "temperature is -1.0; expected >= 0"),
+        ({"temperature": -1.0}, "temperature is -1.0; expected 0, or 1e-30"),
         ({"temperature": float("nan")}, "temperature is nan"),
+        ({"temperature": 1e46}, "temperature is 1e[+]46"),
+        ({"top_k": 2**70}, "top_k is 1180591620717411303424; expected an integer, 1 … 2"),
         ({"top_k": 2.5}, "top_k is 2.5; expected an integer"),
         ({"top_p": 0.0}, r"top_p is 0.0; expected in \(0, 1\]"),
         ({"min_p": [0.1, 2.0]}, "min_p is"),
@@ -139,3 +150,18 @@ def test_bad_logits_are_named():
         specnb.probabilities(np.array([[1, 2]]))
     with pytest.raises(SpecnbError, match=r"expected \[3\] or a number"):
         specnb.probabilities(LOGITS[:3], Sampling(temperature=[1.0, 2.0]))
+    with pytest.raises(SpecnbError, match=r"sampling is 0\.5; expected a specnb\.Sampling"):
+        specnb.probabilities(LOGITS, 0.5)
+    with pytest.raises(SpecnbError, match="index is -1; expected 0 <= index"):
+        specnb.draw(LOGITS, seed=1, index=-1)
+
+
+@pytest.mark.parametrize("framework", [np.asarray, torch.from_numpy])
+def test_extremes_are_fine_and_say_nothing(framework):
+    assert specnb.probabilities(framework(np.zeros((0, 3)))).shape == (0, 3)
+    assert specnb.probabilities(framework(np.zeros((2, 0, 3)))).shape == (2, 0, 3)
+    assert specnb.probabilities(framework(np.array([3e38, -3e38, 3e38]))).tolist() == [0.5, 0.0, 0.5]
+    assert np.isnan(np.asarray(specnb.probabilities(framework(np.array([1e300, 0.0]))))).all()
+    for temperature in (1e-30, 1e30):
+        extreme = specnb.probabilities(framework(np.array([2.0, 2.0, -np.inf])), Sampling(temperature))
+        assert extreme.tolist() == [0.5, 0.5, 0.0]

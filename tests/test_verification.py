@@ -182,8 +182,13 @@ def test_residual_is_the_law_of_the_final_token():
     assert specnb.verify([2], Q, P, uniforms=[0.0, 0.5]).residual().tolist() == [0.0, 1.0, 0.0]
     matched = specnb.verify([0], None, torch.from_numpy(P), uniforms=[0.6, 0.5])
     np.testing.assert_allclose(matched.residual(0), [0.0, 0.6, 0.4], rtol=1e-15)
-    with pytest.raises(SpecnbError, match="row 1 is outside this verdict's batch"):
-        matched.residual(1)
+    for row in (1, -1, 0.5, False, "a"):
+        with pytest.raises(SpecnbError, match="is outside this verdict's batch"):
+            matched.residual(row)
+    heavy = specnb.verify([], None, [[3.0, 1.0, 1.0]], seed=1)
+    assert (heavy.tokens.tolist(), heavy.residual().tolist()) == ([-1], [0.0, 0.0, 0.0])
+    lost = specnb.verify([1], [[1.0, 0.0]], [[1.0, 1e-25], [1.0, 0.0]], seed=1)  # a residual below 2^-62 is none
+    assert (lost.tokens.tolist(), lost.residual().tolist()) == ([0, -1], [1.0, 0.0])
 
 
 @pytest.mark.parametrize(
@@ -205,15 +210,45 @@ def test_residual_is_the_law_of_the_final_token():
         ({"q": np.zeros((3, 3, 11), int)}, "q is int64"),
         ({"p": np.zeros((3, 4, 0), np.float32)}, "expected a vocabulary of 1"),
         ({"rule": "tokne"}, "tokne"),
+        ({"rule": []}, "rule \\[\\] is unknown"),
+        ({"seed": torch.tensor(True)}, "seed is True"),
+        ({"seed": np.full(3, 2**63, np.uint64)}, "seed holds 9223372036854775808; expected integers below 2"),
+        ({"seed": "a"}, "seed is <U1"),
+        ({"position": None}, "position is object"),
+        ({"draft": None}, "draft is object"),
+        ({"draft": [[1], [1, 2], [3]]}, "draft is no array"),
+        ({"q": np.zeros((3, 3, 0), np.float32)}, "expected a vocabulary of 1"),
+        ({"backend": ""}, "backend '' is unknown"),
         ({"backend": "cuda"}, "backend 'cuda' is unknown; expected one of numpy, torch, triton"),
         ({"validate": "maybe"}, "expected 'flag' or 'raise'"),
     ],
     ids=str,
 )
-def test_bad_calls_say_what_was_wrong(change, said):
+@pytest.mark.parametrize("framework", [np.asarray, torch.from_numpy])
+def test_bad_calls_say_what_was_wrong(framework, change, said):
     draft, q, p = plain()
+    p = framework(p)
     with pytest.raises(SpecnbError, match=said):
         specnb.verify(**{"draft": draft, "q": q, "p": p, "seed": 1, **change})
+
+
+def test_any_numpy_array_goes_with_tensors():
+    draft, q, p = plain()
+    expected = specnb.verify(draft, q, p, seed=np.arange(3)).tokens.tolist()
+    flipped = np.ascontiguousarray(q[:, ::-1])[:, ::-1]  # a negative stride
+    swapped, frozen = draft.astype(">i8"), np.arange(3)
+    frozen.flags.writeable = False
+    tensor = torch.from_numpy(p).requires_grad_()
+    assert specnb.verify(swapped, flipped, tensor, seed=frozen).tokens.tolist() == expected
+    assert specnb.verify(draft, q, p, seed=frozen, lengths=3).tokens.tolist() == expected
+
+
+def test_a_default_device_changes_nothing():
+    draft, q, p = (torch.from_numpy(a) for a in plain())
+    expected = specnb.verify(draft, q, p, seed=3).tokens.tolist()
+    with torch.device("meta"):
+        assert specnb.verify(draft, q, p, seed=3).tokens.tolist() == expected
+        specnb.draw(specnb.probabilities(p[:, 0].log(), specnb.Sampling(0.5, top_p=0.5)), seed=3)
 
 
 def test_a_rule_of_ones_own_is_refused_not_replaced():

@@ -34,7 +34,9 @@ def on_grid(u):
 @triton.jit
 def at_least_single(x):
     """Return 16-bit floats as float32, exactly, and wider ones as they are."""
-    if x.dtype.primitive_bitwidth == 16:
+    if x.dtype == tl.bfloat16:  # by its bits: the interpreter's own conversion loses subnormals
+        return (x.to(tl.int16, bitcast=True).to(tl.int32) << 16).to(tl.float32, bitcast=True)
+    elif x.dtype.primitive_bitwidth == 16:
         return x.to(tl.float32)
     else:
         return x

@@ -159,12 +159,13 @@ def probabilities(logits, temperature, top_k, top_p, min_p):
         return np.concatenate(
             [probabilities(*(a[start : start + step] for a in arguments)) for start in range(0, B, step)]
         )
-    z = logits.astype(np.float32)
-    top = z.max(axis=1)
-    usable, greedy = np.isfinite(top), temperature == 0
-    z = np.where(usable[:, None], z, np.float32(0))
-    scale = (LOG2_E / np.where(greedy, 1.0, temperature)).astype(np.float32)
-    p = _softmax(_filter(z, scale, top_k, top_p, min_p), scale)
+    with np.errstate(over="ignore"):  # float64 beyond float32 becomes ±inf, and −inf weighs nothing
+        z = logits.astype(np.float32)
+        top = z.max(axis=1)
+        usable, greedy = np.isfinite(top), temperature == 0
+        z = np.where(usable[:, None], z, np.float32(0))
+        scale = (LOG2_E / np.where(greedy, 1.0, temperature)).astype(np.float32)
+        p = _softmax(_filter(z, scale, top_k, top_p, min_p), scale)
     p[greedy] = np.arange(z.shape[1]) == z[greedy].argmax(axis=1)[:, None]
     p[~usable] = np.nan
     return p
@@ -218,7 +219,7 @@ def _softmax(z, scale):
     """Return the masses of logits [B, V], their sum taken as integers in tiles of 1,024 ids."""
     B, V = z.shape
     width = min(V, TILE)  # a single tile needs no padding: what that adds weighs 0
-    tiles = _pad(z, -V % width, -np.inf).reshape(B, -1, width)
+    tiles = _pad(z, -V % width, -np.inf).reshape(B, -(-V // width), width)
     tile_top = tiles.max(axis=2)
     top = tile_top.max(axis=1, keepdims=True)
     scale = scale[:, None]

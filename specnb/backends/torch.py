@@ -107,7 +107,7 @@ def _pick(p, q, soft, word, left_out):
 
     sums, high = _block_sums(p, q, left_out, plain)
     cumulative = sums.cumsum(1)
-    empty = cumulative[:, -1:] == 0
+    empty = (cumulative[:, -1:] | high[:, None]) == 0  # a sum of 2^64 has wrapped around to 0
     if not on_cpu or bool(empty.any()):
         q = q if q is None else q.masked_fill(empty, 0)
         left_out = left_out.masked_fill(empty, -1)
@@ -122,7 +122,7 @@ def _pick(p, q, soft, word, left_out):
     w = _weights(p.gather(1, known), q if q is None else q.gather(1, known), plain)
     w = w.masked_fill_((ids != known) | (ids == left_out), 0)
     token = block[:, 0] * BLOCK + (w.cumsum(1) <= threshold).sum(1)
-    excess, nothing = high >= _EXCESS, total[:, 0] == 0
+    excess, nothing = high >= _EXCESS, (total[:, 0] | high) == 0
     status |= torch.where(excess, int(Status.EXCESS_MASS), nothing * int(Status.NO_MASS))
     return token.masked_fill_(excess | nothing, -1), status
 
@@ -142,7 +142,10 @@ def _weights(p, q, plain):
 
 
 def _block_sums(p, q, left_out, plain):
-    """Return the masses summed in blocks of ids, int64 [B, ceil(V/BLOCK)], and the sum of their high words [B]."""
+    """Return the masses summed in blocks of ids, int64 [B, ceil(V/BLOCK)], and the sum of their high words [B].
+
+    Plain rows can't be too heavy: their high words are not summed, and 0.
+    """
     B, V = p.shape
     step = max(BLOCK, CHUNK // B // BLOCK * BLOCK) if torch_words.on_cpu(p.device) else -(-V // BLOCK) * BLOCK
     sums, high = [], torch.zeros(B, dtype=torch.int64, device=p.device)
@@ -161,7 +164,7 @@ def _block_sums(p, q, left_out, plain):
         return sums, high
     at = left_out.clamp(0, V - 1)
     w = _weights(p.gather(1, at), None, plain).masked_fill_(left_out != at, 0)
-    return sums.scatter_add(1, at // BLOCK, -w), high - (w >> 32)[:, 0]
+    return sums.scatter_add(1, at // BLOCK, -w), high if plain else high - (w >> 32)[:, 0]
 
 
 def _randomness(seed, position, uniforms, B, G, device):

@@ -22,7 +22,7 @@ def words(seed, position, counters, B, device):
     """
     if on_cpu(device) and B * len(counters) <= FEW:
         few = [word - 2**64 if word >> 63 else word for word in few_words(seed, position, counters, B)]
-        return torch.tensor(few, dtype=torch.int64).view(B, len(counters))
+        return torch.tensor(few, dtype=torch.int64, device=device).view(B, len(counters))
     row = torch.arange(B, device=device)[:, None]
     key, stream = (seed[:, None], row * 0) if isinstance(seed, Tensor) else (row * 0 + seed, row)
     start = position[:, None] if isinstance(position, Tensor) else row * 0 + position
@@ -56,7 +56,7 @@ def multiply_high(a, b):
     """Return the high 64 bits of a·b, a an unsigned 64-bit pattern, 0 <= b < 2^63."""
     if on_cpu(a.device) and a.numel() <= FEW:
         products = [(x & 2**64 - 1) * y >> 64 for x, y in zip(a.flatten().tolist(), b.flatten().tolist(), strict=True)]
-        return torch.tensor(products, dtype=torch.int64).view(a.shape)
+        return torch.tensor(products, dtype=torch.int64, device=a.device).view(a.shape)
     a0, a1, b0, b1 = a & _LOW32, a >> 32 & _LOW32, b & _LOW32, b >> 32
     middle = a1 * b0 + ((a0 * b0) >> 32 & _LOW32)
     carry = (middle & _LOW32) + a0 * b1
