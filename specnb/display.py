@@ -81,6 +81,8 @@ def strip(tokens: Iterable[Any], kinds: Iterable[str]) -> Strip:
     the[- cat-]{+ dog+}< sat>
     """
     strip = Strip(tuple(str(token) for token in tokens), tuple(kinds))
+    if odd := [kind for kind in strip.kinds if not isinstance(kind, str)]:
+        raise SpecnbError(f"kind {odd[0]!r} is no text; expected {', '.join(STYLES)}")
     if len(strip.tokens) != len(strip.kinds):
         raise SpecnbError(f"{len(strip.tokens)} tokens and {len(strip.kinds)} kinds; expected one kind per token")
     if unknown := set(strip.kinds) - set(STYLES):

@@ -6,6 +6,7 @@ given as one row (the same after every prefix) or as a function from the prefix,
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
@@ -13,13 +14,16 @@ from typing import Any
 import numpy as np
 
 from specnb import rules
-from specnb.arrays import integers, is_torch, like, to_numpy
+from specnb.arrays import describe, integers, is_torch, like, to_numpy
 from specnb.errors import SpecnbError
 from specnb.rules import EXACT, FLOAT64, Arithmetic, Rule
 from specnb.streams import per_row
 from specnb.validation import effective_lengths
 
 Rows = Sequence[Any] | np.ndarray | Callable[[tuple[int, ...]], Any]
+
+MASS_TOLERANCE = 1e-4
+"""How far from 1 a row of floats may sum. A float32 softmax over 262,144 ids was off by 2e-5; Fractions: by 0."""
 
 
 def total_variation(p: Any, q: Any) -> Any:
@@ -28,7 +32,7 @@ def total_variation(p: Any, q: Any) -> Any:
     >>> total_variation([Fraction(1, 3), Fraction(2, 3)], [Fraction(2, 3), Fraction(1, 3)])
     Fraction(1, 3)
     """
-    p, q = _numbers(p), _numbers(q)
+    p, q = _numbers("p", p), _numbers("q", q)
     if p.shape != q.shape:
         raise SpecnbError(f"laws of shapes {p.shape} and {q.shape} can't be compared; expected equal shapes")
     return np.abs(p - q).sum() / 2
@@ -37,14 +41,14 @@ def total_variation(p: Any, q: Any) -> Any:
 def emitted_law(*, p: Any, q: Any) -> tuple[np.ndarray, Any]:
     """Return the law [V] of the token that one position emits under the rule `token`, and α = Σ min(p, q).
 
-    p, q: rows [V] of the target and the draft. The law is added up from what happens: a draft is kept, or
+    p, q: rows [V] of the target and the draft, each of sum 1. The law is added up from what happens: a draft is kept, or
     rejected and corrected from the residual. Leviathan et al. claim that it equals p (appendix A.1); nothing
     here assumes so.
 
     >>> emitted_law(p=[Fraction(1, 2), Fraction(1, 2)], q=[Fraction(1), Fraction(0)])[1]
     Fraction(1, 2)
     """
-    p, q = _row(p), _row(q)
+    p, q = _one_row("p", p), _one_row("q", q)
     xp = _arithmetic(p, q)
     accepted = q * rules.acceptance(q, p, xp)
     rejected = (q - accepted).sum()
@@ -68,14 +72,17 @@ def law(
     ([0.75, 0.25], [0.0, 1.0])
     """
     given = p
-    draft = integers("draft", to_numpy(draft), None)
+    draft = integers("draft", _array("draft", draft), None)
+    if draft.ndim not in (1, 2):
+        raise SpecnbError(f"draft is {describe(draft)}; expected ids [G] or [B, G]")
     batched = draft.ndim == 2
-    draft, p, q = _batched(draft, 2), _batched(_row(p), 3), None if q is None else _batched(_row(q), 3)
+    draft, p = _batched(draft, 2), _batched(_row("p", p), 3)
+    q = None if q is None else _batched(_row("q", q), 3)
     V = _vocabulary(draft, q, p)
     p, q = _widen(p, V), _draft_rows(draft, q, p, V, onehot)
     B, G = draft.shape
     if lengths is not None:
-        lengths = per_row("lengths", np.atleast_1d(to_numpy(lengths)), B, draft, 0, G)
+        lengths = per_row("lengths", np.atleast_1d(_array("lengths", lengths)), B, draft, 0, G)
     length = effective_lengths(draft, lengths)
     law_of_n, correction = np.zeros((B, G + 1), p.dtype), np.zeros((B, G + 1, V), p.dtype)
     for L in np.unique(length):
@@ -90,7 +97,8 @@ def law(
 def joint_law(rule: str | Rule, *, p: Rows, q: Rows, gamma: int, steps: int = 1) -> np.ndarray:
     """Return the law of the first steps·(γ+1) tokens when drafts come from q and the rule verifies them.
 
-    p, q: a row [V], or a function from a prefix (tuple of ids) to its row. After `steps` verification steps,
+    p, q: a row [V], or a function from a prefix (tuple of ids) to its row; rows sum to 1. gamma >= 0 drafts
+    per step, steps >= 1. After `steps` verification steps,
     which may emit fewer tokens, the rest is drawn from p itself; so a rule is lossless exactly if the result
     is the target's own law, `target_law(p, steps·(γ+1))`. Shape (V,)·steps·(γ+1).
 
@@ -98,8 +106,10 @@ def joint_law(rule: str | Rule, *, p: Rows, q: Rows, gamma: int, steps: int = 1)
     >>> joint_law("token", p=half, q=[Fraction(1), Fraction(0)], gamma=1).tolist()
     [[Fraction(1, 4), Fraction(1, 4)], [Fraction(1, 4), Fraction(1, 4)]]
     """
+    gamma, steps = _count("gamma", gamma, 0), _count("steps", steps, 1)
     depth = steps * (gamma + 1)
-    target, drafted = _tree(p, depth), _tree(q, depth)
+    target, drafted = _tree("p", p, depth), _tree("q", q, depth)
+    _arithmetic(target[0], drafted[0])
     V = target[0].shape[-1]
     started = [np.full(V**k, int(k == 0), target[0].dtype) for k in range(depth + 1)]
     for _ in range(steps):
@@ -111,8 +121,9 @@ def joint_law(rule: str | Rule, *, p: Rows, q: Rows, gamma: int, steps: int = 1)
 
 
 def target_law(p: Rows, tokens: int) -> np.ndarray:
-    """Return the law of that many tokens drawn one by one from p, shape (V,)·tokens."""
-    tree = _tree(p, tokens)
+    """Return the law of that many tokens (at least 1) drawn one by one from p, shape (V,)·tokens."""
+    tokens = _count("tokens", tokens, 1)
+    tree = _tree("p", p, tokens)
     mass = np.ones(1, tree[0].dtype)
     for rows in tree:
         mass = _extend(mass, rows)
@@ -126,7 +137,11 @@ def accepted_law(rule: str | Rule, *, p: Rows, q: Rows, gamma: int) -> np.ndarra
     >>> accepted_law("token", **toy, gamma=2).tolist()
     [Fraction(1, 3), Fraction(2, 9), Fraction(4, 9)]
     """
-    weight, lengths, _ = _paths(rules.get(rule), _tree(p, gamma + 1), _tree(q, gamma), 0, gamma)
+    gamma = _count("gamma", gamma, 0)
+    target, drafted = _tree("p", p, gamma + 1), _tree("q", q, gamma)
+    if drafted:
+        _arithmetic(target[0], drafted[0])
+    weight, lengths, _ = _paths(rules.get(rule), target, drafted, 0, gamma)
     return (weight[:, None] * lengths).sum(axis=0)
 
 
@@ -137,7 +152,8 @@ def expected_accepted(rule: str | Rule, *, p: Rows, q: Rows, gamma: int) -> Any:
     >>> expected_accepted("token", **toy, gamma=3)
     Fraction(38, 27)
     """
-    return (accepted_law(rule, p=p, q=q, gamma=gamma) * np.arange(gamma + 1)).sum()
+    accepted = accepted_law(rule, p=p, q=q, gamma=gamma)
+    return (accepted * np.arange(len(accepted))).sum()
 
 
 def _one_step(rule: Rule, target: list, drafted: list, started: list, gamma: int) -> list:
@@ -171,13 +187,21 @@ def _paths(rule: Rule, target: list, drafted: list, k: int, gamma: int):
     return np.prod(rules.at(q, draft), axis=-1), *rule.law(draft, q, p, _arithmetic(p, q))
 
 
-def _tree(rows: Rows, depth: int) -> list[np.ndarray]:
+def _tree(name: str, rows: Rows, depth: int) -> list[np.ndarray]:
     """Return the rows after every prefix of 0 … depth−1 tokens, arrays [V^k, V] in the prefixes' order."""
     if not callable(rows):
-        row = _row(rows)
+        row = _one_row(name, rows)
         return [np.broadcast_to(row, (len(row) ** k, len(row))) for k in range(depth)]
-    V = len(rows(()))
-    return [_row([rows(prefix) for prefix in np.ndindex(*(V,) * k)]) for k in range(depth)]
+    V = len(_one_row(name, rows(())))
+    tree = []
+    for k in range(depth):
+        prefixes = list(np.ndindex(*(V,) * k))
+        level = _row(name, [rows(prefix) for prefix in prefixes])
+        if level.shape != (V**k, V):
+            raise SpecnbError(f"{name} has rows {level.shape} after {k} tokens; expected {(V**k, V)}: one vocabulary")
+        _check_mass(level, lambda at, prefixes=prefixes: f"{name} after the prefix {prefixes[at]}")
+        tree.append(level)
+    return tree
 
 
 def _extend(mass: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -185,21 +209,68 @@ def _extend(mass: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return (mass[:, None] * rows).reshape(-1)
 
 
-def _numbers(values: Any) -> np.ndarray:
+def _count(name: str, value: Any, low: int) -> int:
+    """Return a count as an int, or raise unless it is an integer of at least `low`."""
+    try:
+        count = operator.index(value)
+    except TypeError:
+        count = low - 1
+    if isinstance(value, bool) or count < low:
+        raise SpecnbError(f"{name} is {value!r}; expected an integer >= {low}")
+    return count
+
+
+def _array(name: str, values: Any) -> np.ndarray:
+    try:
+        return to_numpy(values)
+    except (TypeError, ValueError) as error:
+        raise SpecnbError(f"{name} is no array ({error}); expected rows of one length") from None
+
+
+def _numbers(name: str, values: Any) -> np.ndarray:
     """Return float64, or an object array of Fractions where exact numbers came in."""
-    array = to_numpy(values)
-    exact = array.dtype == object
-    return np.asarray(np.frompyfunc(Fraction, 1, 1)(array)) if exact else array.astype(np.float64)
+    array = _array(name, values)
+    if array.dtype.kind in "biuf":
+        return array.astype(np.float64)
+    try:
+        return np.asarray(np.frompyfunc(_exact, 1, 1)(array))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise SpecnbError(f"{name} is {describe(array)} ({error}); expected finite numbers") from None
 
 
-def _row(values: Any) -> np.ndarray:
+def _exact(value: Any) -> Fraction:
+    if isinstance(value, str | bytes):
+        raise TypeError(f"{value!r} is a text")
+    return Fraction(value)
+
+
+def _row(name: str, values: Any) -> np.ndarray:
     """Return rows as numbers, refusing what no law can be: a NaN, an infinity, a negative probability."""
-    array = _numbers(values)
+    array = _numbers(name, values)
     bad = np.argwhere(~((array >= 0) & (array < np.inf)).astype(bool))
     if len(bad):
         at = tuple(map(int, bad[0]))
-        raise SpecnbError(f"entry {at} of the rows is {array[at]}; expected a probability, finite and >= 0")
+        raise SpecnbError(f"entry {at} of {name} is {array[at]}; expected a probability, finite and >= 0")
     return array
+
+
+def _one_row(name: str, values: Any) -> np.ndarray:
+    """Return a law [V]."""
+    row = _row(name, values)
+    if row.ndim != 1:
+        raise SpecnbError(f"{name} has shape {row.shape}; expected one row [V]")
+    _check_mass(row[None], lambda _: name)
+    return row
+
+
+def _check_mass(rows: np.ndarray, name: Callable[[int], str]) -> None:
+    """Raise unless every one of the rows [N, V] sums to 1; `name` says which row it is."""
+    mass = rows.sum(axis=1)
+    off = mass != 1 if rows.dtype == object else abs(mass - 1) > MASS_TOLERANCE
+    if off.any():
+        at = int(off.argmax())
+        expected = "exactly 1" if rows.dtype == object else f"1 within {MASS_TOLERANCE:g}"
+        raise SpecnbError(f"{name(at)} sums to {mass[at]}; expected {expected}: divide the row by its sum")
 
 
 def _arithmetic(p: np.ndarray, q: np.ndarray) -> Arithmetic:
@@ -227,9 +298,13 @@ def _vocabulary(draft: np.ndarray, q: np.ndarray | None, p: np.ndarray) -> int:
 def _draft_rows(draft: np.ndarray, q: np.ndarray | None, p: np.ndarray, V: int, onehot: Any) -> np.ndarray:
     """Return q [B, G, V], one-hot at the draft for the rows that are declared so."""
     points = rules.point(draft, np.zeros((*draft.shape, V), p.dtype))
-    if q is None or onehot is None:
-        return points if q is None else _widen(q, V)
-    return np.where(np.atleast_1d(to_numpy(onehot))[:, None, None], points, _widen(q, V))
+    declared = np.ones(len(draft), bool) if q is None else np.zeros(len(draft), bool)
+    if onehot is not None:
+        onehot = np.atleast_1d(_array("onehot", onehot))
+        if onehot.dtype != bool or onehot.shape != declared.shape:
+            raise SpecnbError(f"onehot is {describe(onehot)}; expected bool [{len(draft)}]")
+        declared |= onehot
+    return points if q is None else np.where(declared[:, None, None], points, _widen(q, V))
 
 
 def _widen(rows: np.ndarray, V: int) -> np.ndarray:

@@ -17,6 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from specnb import laws
+from specnb.errors import SpecnbError
 
 BLUE, ORANGE, VERMILION, BLACK = "#0072B2", "#E69F00", "#D55E00", "#000000"
 Z95 = 1.959963984540054
@@ -26,15 +27,20 @@ Z95 = 1.959963984540054
 def step_parts(p: Any, q: Any, labels: Sequence[str] | None = None) -> pd.DataFrame:
     """Return the masses of one position as tidy data: columns token, part, mass.
 
-    Parts: kept min(p, q), residual (p − q)+ and rejected (q − p)+.
+    p, q: rows [V]; labels: a text per token, all different; None shows ids. Parts: kept min(p, q), residual
+    (p − q)+ and rejected (q − p)+.
     """
-    p, q = np.asarray(p, float), np.asarray(q, float)
+    p, q = _row("p", p), _row("q", q)
+    if p.shape != q.shape:
+        raise SpecnbError(f"p has {len(p)} entries and q has {len(q)}; expected one vocabulary")
     parts = {
         "kept": np.minimum(p, q),
         "residual": np.clip(p - q, 0, None),
         "rejected": np.clip(q - p, 0, None),
     }
     names = [str(v) for v in range(len(p))] if labels is None else list(labels)
+    if len(names) != len(p) or len(set(names)) != len(names):
+        raise SpecnbError(f"labels are {names}; expected {len(p)} different ones, one per token")
     return pd.DataFrame(
         [(name, part, mass) for part, masses in parts.items() for name, mass in zip(names, masses, strict=True)],
         columns=["token", "part", "mass"],
@@ -83,13 +89,18 @@ def ceiling(data: pd.DataFrame) -> Figure:
 
 
 def wilson(successes: Any, trials: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ends of the 95 % Wilson intervals of proportions (Wilson 1927).
+    """Return the ends of the 95 % Wilson intervals of proportions (Wilson 1927); NaN where nothing was tried.
+
+    successes, trials: counts of shapes that broadcast, 0 <= successes <= trials.
 
     >>> [round(float(end), 3) for end in wilson(8, 10)]
     [0.49, 0.943]
     """
-    n = np.asarray(trials, float)
-    share = np.asarray(successes, float) / n
+    n, k = np.asarray(trials, float), np.asarray(successes, float)
+    if not ((k >= 0) & (k <= n)).all():
+        raise SpecnbError(f"successes are {k.tolist()} of {n.tolist()}; expected 0 <= successes <= trials")
+    n = np.where(n > 0, n, np.nan)
+    share = k / n
     centre = (share + Z95**2 / (2 * n)) / (1 + Z95**2 / n)
     half = Z95 * np.sqrt(share * (1 - share) / n + Z95**2 / (4 * n**2)) / (1 + Z95**2 / n)
     return centre - half, centre + half
@@ -141,6 +152,16 @@ def ceiling_data(p: Any, q: Any, gammas: Sequence[int], mixtures: Sequence[float
         ],
         columns=["gamma", "alpha", "tokens"],
     )
+
+
+def _row(name: str, values: Any) -> np.ndarray:
+    try:
+        row = np.asarray(values, float)
+    except (TypeError, ValueError) as error:
+        raise SpecnbError(f"{name} is {values!r} ({error}); expected a row [V] of numbers") from None
+    if row.ndim != 1:
+        raise SpecnbError(f"{name} has shape {row.shape}; expected one row [V]")
+    return row
 
 
 def _blank() -> tuple[Figure, Axes]:

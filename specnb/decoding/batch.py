@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -103,10 +104,13 @@ def _from_array(ids: np.ndarray, mask: Any) -> list[np.ndarray]:
         raise SpecnbError(f"input_ids have shape {list(ids.shape)}; expected [B, L], [L] or a list of prompts")
     if mask is None:
         return list(ids)
-    mask = to_numpy(mask if is_torch(mask) else np.asarray(mask)).astype(bool)
+    mask = _array("attention_mask", mask)
     mask = mask[None] if mask.ndim == 1 else mask
     if mask.shape != ids.shape:
         raise SpecnbError(f"attention_mask has shape {list(mask.shape)}; expected {list(ids.shape)} as input_ids")
+    if mask.dtype.kind not in "biuf" or not np.isin(mask, (0, 1)).all():
+        raise SpecnbError(f"attention_mask holds {np.unique(mask)[:4]}; expected 1 for tokens and 0 for padding")
+    mask = mask.astype(bool)
     for row, kept in enumerate(mask):
         if np.count_nonzero(np.diff(np.pad(kept, 1))) > 2:
             raise SpecnbError(
@@ -116,10 +120,19 @@ def _from_array(ids: np.ndarray, mask: Any) -> list[np.ndarray]:
 
 
 def _from_list(prompts: Any) -> list[np.ndarray]:
-    prompts = list(prompts)
-    if prompts and all(np.ndim(p) == 0 for p in prompts):  # one prompt, as ids
-        prompts = [prompts]
-    return [to_numpy(p) if is_torch(p) else np.asarray(p) for p in prompts]
+    if not isinstance(prompts, Iterable) or isinstance(prompts, (str, Mapping)):
+        raise SpecnbError(f"input_ids are {type(prompts).__name__}; expected int [B, L], [L] or a list of prompts")
+    arrays = [_array(f"prompt {row}", prompt) for row, prompt in enumerate(prompts)]
+    if arrays and all(array.ndim == 0 for array in arrays):  # one prompt, as ids
+        return [np.stack(arrays)]
+    return arrays
+
+
+def _array(name: str, values: Any) -> np.ndarray:
+    try:
+        return to_numpy(values) if is_torch(values) else np.asarray(values)
+    except ValueError as error:
+        raise SpecnbError(f"{name} has rows of different lengths; expected a rectangle, or a list of ids") from error
 
 
 def _check_prompt(row: int, prompt: np.ndarray) -> None:

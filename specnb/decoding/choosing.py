@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from specnb import backends
-from specnb.arrays import to_numpy
+from specnb.arrays import to_numpy, to_torch
 from specnb.errors import SpecnbError
 from specnb.sampling import Sampling
 from specnb.verdict import Status
@@ -85,12 +85,14 @@ class Chooser:
     rows: np.ndarray
 
     def __post_init__(self) -> None:
+        if not isinstance(self.sampling, Sampling):
+            raise SpecnbError(f"sampling is {self.sampling!r}; expected specnb.Sampling(...) or None")
         self.module = backends.load(self.backend, self.device.type)
         # Kernels for probabilities come later than those for verdicts; the torch backend has the same bits.
         self.maths = self.module if hasattr(self.module, "probabilities") else backends.load("torch")
         reference = np.zeros(0) if self.backend == "numpy" else torch.zeros(0, device=self.device)
         self.parameters = self.sampling.parameters(self.batch, 1, reference)
-        self._seeds = self.seed if isinstance(self.seed, int) else self.array(torch.as_tensor(self.seed))
+        self._seeds = self.seed if isinstance(self.seed, int) else self.array(to_torch(self.seed))
         self.keep(np.arange(len(self.rows)))
 
     def with_sampling(self, sampling: Sampling | None) -> Chooser:
@@ -135,7 +137,7 @@ class Chooser:
     def nothing(self) -> Proposal:
         """Return a proposal without drafts."""
         R = len(self.rows)
-        return Proposal(self.array(torch.zeros(R, 0, dtype=torch.int64)), None, np.zeros(R, np.int64))
+        return Proposal(self.array(torch.zeros(R, 0, dtype=torch.int64, device=self.device)), None, np.zeros(R, np.int64))
 
     def verify(self, proposal: Proposal, p: Any, position: np.ndarray, rule: str) -> Decision:
         """Decide on a proposal whose first draft stands at `position` [R]; p is float [R, G+1, V]."""

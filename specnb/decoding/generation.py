@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from specnb.decoding.choosing import Decision
+from specnb.errors import SpecnbError
 
 
 class Logged(NamedTuple):
@@ -23,6 +24,8 @@ class Logged(NamedTuple):
 @dataclass(eq=False)
 class Statistics:
     """Counts over a run, per request [B] and per position of the draft [B, gamma].
+
+    No round drafts more than max_new_tokens − 1; gamma stands for that where it is smaller.
 
     Everything is cut where a request ends: drafts beyond its last token count nowhere.
 
@@ -156,6 +159,7 @@ class Generation:
 
     def tokens(self, row: int = 0) -> list[int]:
         """Return the ids that a request emitted, without its prompt."""
+        row = self._row(row)
         return self.sequences[row, self.prompt_lengths[row] : self.lengths[row]].tolist()
 
     def text(self, tokenizer: Any, *, prompt: bool = True) -> list[str]:
@@ -176,9 +180,17 @@ class Generation:
         Kinds: prompt, accepted, rejected, correction, bonus, plain (emitted by a round without drafts). Without
         the rejected ones, the tokens are the sequence.
         """
+        row = self._row(row)
         prompt = self.sequences[row, : self.prompt_lengths[row]].tolist()
-        rounds = (round_ for round_ in self.rounds if round_.row == row % len(self.sequences))
+        rounds = (round_ for round_ in self.rounds if round_.row == row)
         return [(token, "prompt") for token in prompt] + [pair for round_ in rounds for pair in round_.kinds]
+
+    def _row(self, row: int) -> int:
+        """Return a row counted from the front; −1 is the last one."""
+        B = len(self.sequences)
+        if not isinstance(row, (int, np.integer)) or not -B <= row < B:
+            raise SpecnbError(f"row is {row!r}; expected 0 … {B - 1}, one of the {B} requests")
+        return int(row) % B
 
     def __repr__(self) -> str:
         return (

@@ -77,29 +77,30 @@ def generate(
     """
     begun = time.perf_counter()
     max_new_tokens, gamma = _count("max_new_tokens", max_new_tokens), _count("gamma", gamma)
+    _check_drafter(drafter)
     batch = Batch(read_prompts(input_ids, attention_mask), max_new_tokens)
     check_model("target", target, batch.size)
     batch.check_ids(target.get_input_embeddings().num_embeddings)
     B, rule = len(batch.lengths), rules.name_of(rule)
     seed, _ = keys(seed, 0, B, batch.lengths)
-    chooser = Chooser(
-        choose_backend(backend, target.device), target.device, seed, sampling or Sampling(), B, batch.rows
-    )
+    sampling = Sampling() if sampling is None else sampling
+    chooser = Chooser(choose_backend(backend, target.device), target.device, seed, sampling, B, batch.rows)
     gamma = 0 if drafter is None else gamma
+    most = min(gamma, max(max_new_tokens - 1, 0))  # no round drafts more, whatever gamma is
     stops = stop_ids(target, eos_token_id)
 
     interrupted = False
     with torch.inference_mode(), tqdm(total=B * max_new_tokens, unit="token", disable=not progress) as bar:
         cached = CachedModel(target, len(batch.rows), batch.size)
-        draft = drafter.start(batch, chooser, gamma) if drafter is not None and gamma else NoDrafts(chooser)
-        run = Run(batch, cached, draft, chooser, gamma, rule, stops, record)
+        draft = drafter.start(batch, chooser, most) if drafter is not None and gamma else NoDrafts(chooser)
+        run = Run(batch, cached, draft, chooser, most, rule, stops, record)
         try:
             while batch.rows.size:
                 bar.update(_round(run))
         except KeyboardInterrupt:
             interrupted = True
 
-    stats = Statistics.of(run.log, B, gamma, record)
+    stats = Statistics.of(run.log, B, most, record)
     stats.target_calls, stats.draft_calls = cached.calls, draft.calls
     device = input_ids.device if torch.is_tensor(input_ids) else torch.device("cpu")
     sequences, lengths, prompt_lengths = (t.to(device) for t in batch.padded(pad_id(target)))
@@ -158,6 +159,13 @@ def _until_stop(tokens: np.ndarray, counts: np.ndarray, stops: np.ndarray) -> tu
     stop = (tokens[:, :, None] == stops).any(2) & (np.arange(tokens.shape[1]) < counts[:, None])
     ended = stop.any(1)
     return np.where(ended, stop.argmax(1) + 1, counts), ended
+
+
+def _check_drafter(drafter: Any) -> None:
+    if drafter is None or callable(getattr(drafter, "start", None)):
+        return
+    hint = "wrap it: specnb.drafters.ModelDrafter(model)" if isinstance(drafter, torch.nn.Module) else "or None"
+    raise SpecnbError(f"drafter is {type(drafter).__name__}; expected one of specnb.drafters, {hint}")
 
 
 def _count(name: str, value: Any) -> int:

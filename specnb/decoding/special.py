@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
+from specnb.arrays import is_torch, to_numpy
 from specnb.errors import SpecnbError
 
 
@@ -20,8 +22,12 @@ def stop_ids(model: Any, eos_token_id: Any) -> np.ndarray:
     ids = configured(model, "eos_token_id") if own else eos_token_id
     if ids is None:
         return np.zeros(0, np.int64)
-    array = np.asarray(ids if np.ndim(ids) == 0 else list(ids))
-    if array.dtype.kind not in "iu" and array.size:
+    try:
+        listed = list(ids) if isinstance(ids, Iterable) and not hasattr(ids, "ndim") else ids
+        array = to_numpy(listed) if is_torch(listed) else np.asarray(listed)
+    except ValueError:  # lists of different lengths
+        array = np.zeros((1, 1), object)
+    if array.ndim > 1 or (array.dtype.kind not in "iu" and array.size):
         raise SpecnbError(f"eos_token_id is {eos_token_id!r}; expected an id, several ids, None or 'target'")
     return array.astype(np.int64).reshape(-1)
 

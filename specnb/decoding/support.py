@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from typing import Any
-from weakref import WeakKeyDictionary
 
-import numpy as np
-import torch
 from transformers import PreTrainedModel
 
-from specnb.decoding.cache import CachedModel, cache_name, forward_names
+from specnb.decoding.cache import cache_name, forward_names
+from specnb.decoding.selfcheck import self_check
 from specnb.errors import SpecnbError
 
 ATTENTION = ("eager", "sdpa")
 """Implementations that take the 4-D mask by which the rows of a batch may hold different lengths."""
 
-CHECK_TOLERANCE = 1024
-"""How far cached logits may be from uncached ones, in units of the dtype's epsilon times the largest logit.
-Another order of the same sums costs some tens of units; a lost or misplaced token is far outside, unless the
-weights are so small that context hardly matters."""
-
-_passed: WeakKeyDictionary[Any, str] = WeakKeyDictionary()  # model → the attention it was checked with
+LENGTH_DEPENDENT = ("dynamic", "longrope")
+"""Kinds of RoPE whose frequencies change with the longest row of a forward, rejected drafts included."""
 
 
 def check_model(role: str, model: Any, tokens: int) -> None:
@@ -35,7 +29,13 @@ def check_model(role: str, model: Any, tokens: int) -> None:
         reason = "it is no transformers model; expected one from AutoModelForCausalLM"
     else:
         text = model.config.get_text_config(decoder=True)
-        reason = _architecture(model) or _layers(text, tokens) or _use(model, text, tokens) or _self_check(model)
+        reason = (
+            _architecture(model)
+            or _layers(text, tokens)
+            or _positions(text, tokens)
+            or _use(model, text)
+            or self_check(model)
+        )
     if reason:
         raise SpecnbError(f"{role} {type(model).__name__} can't be decoded here: {reason}")
 
@@ -53,6 +53,8 @@ def _architecture(model: Any) -> str:
 def _layers(config: Any, tokens: int) -> str:
     """Say what is wrong with the kinds of layers; a window that the run never fills is full attention."""
     kinds, window = getattr(config, "layer_types", None), getattr(config, "sliding_window", None)
+    if "local" in (getattr(config, "attention_layers", None) or ()):  # GPT-Neo's name for it
+        kinds, window = ["sliding_attention"], getattr(config, "window_size", None)
     if kinds is None:
         kinds = ["full_attention" if window is None else "sliding_attention"]
     if other := sorted(set(kinds) - {"full_attention", "sliding_attention"}):
@@ -65,41 +67,39 @@ def _layers(config: Any, tokens: int) -> str:
     return ""
 
 
-def _use(model: Any, config: Any, tokens: int) -> str:
+def _positions(config: Any, tokens: int) -> str:
+    """Say whether the run may leave the positions that the model knows, or change those it has used."""
+    longest = getattr(config, "max_position_embeddings", None)
+    if longest is None:
+        return ""
+    known = longest
+    for rope in _ropes(config):
+        kind, original = rope.get("rope_type", rope.get("type")), rope.get("original_max_position_embeddings", longest)
+        if kind in LENGTH_DEPENDENT:
+            switch = original if kind == "longrope" else longest
+            if switch < tokens:
+                return (
+                    f"its {kind} RoPE changes with the longest row from {switch} tokens on, and this run may reach "
+                    f"{tokens}; keep prompt and max_new_tokens within {switch}"
+                )
+        elif rope.get("factor"):
+            known = max(known, int(original * rope["factor"]))
+    return f"it knows {known} positions and this run may reach {tokens}; lower max_new_tokens" if known < tokens else ""
+
+
+def _ropes(config: Any) -> list[dict[str, Any]]:
+    """Return the parameters of each RoPE: of one for all layers, or of one per kind of layer."""
+    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    nested = [values for values in rope.values() if isinstance(values, dict)]
+    return nested or [rope]
+
+
+def _use(model: Any, config: Any) -> str:
     attention = getattr(config, "_attn_implementation", None)
     if attention not in ATTENTION:
         return f"its attention is {attention!r}, which takes no 4-D mask; load it with attn_implementation='sdpa'"
-    if model.training:
+    if any(module.training for module in model.modules()):
         return "it is in training mode, where dropout is active; call .eval() on it first"
     if len(set(getattr(model, "hf_device_map", {}).values())) > 1:
         return "it is spread over several devices; load it on one"
-    longest = getattr(config, "max_position_embeddings", None)
-    if getattr(config, "rope_parameters", None) is None and longest is not None and longest < tokens:
-        return f"it knows {longest} positions and this run may reach {tokens}; lower max_new_tokens"
-    return ""
-
-
-@torch.inference_mode()
-def _self_check(model: Any) -> str:
-    """Compare a ragged, rolled-back, cached forward with an uncached one, once per model."""
-    attention = model.config._attn_implementation
-    if _passed.get(model) == attention:
-        return ""
-    ids = torch.tensor([[1, 2, 3, 4, 5], [3, 5, 2, 1, 4]], device=model.device)
-    ids %= model.get_input_embeddings().num_embeddings
-    plain = model(input_ids=ids, use_cache=False).logits[:, -2:]
-
-    run = CachedModel(model, rows=2, size=6)
-    # Row 0 holds 2 tokens, row 1 one; both also two that are rejected: 4 and 3 of the 4 columns count.
-    run.logits(torch.stack([ids[0, [0, 1, 0, 0]], ids[1, [0, 0, 1, 1]]]), np.array([4, 3]), keep=1)
-    run.rollback(np.array([2, 1]))
-    cached = run.logits(ids[:, 1:], np.array([5, 5]), keep=2)
-
-    error, largest = float((cached - plain).abs().max()), float(plain.abs().max())
-    if not error <= CHECK_TOLERANCE * torch.finfo(plain.dtype).eps * largest:
-        return (
-            f"after a rollback its cached logits are {error:.3g} away from uncached ones (largest {largest:.3g}), so "
-            "it keeps state that can't roll back, or ignores the 4-D mask or the position ids"
-        )
-    _passed[model] = attention
     return ""
