@@ -68,7 +68,7 @@ def parser() -> argparse.ArgumentParser:
 
     bench = commands.add_parser("bench", help="measure, and write CSV", description=run_bench.__doc__)
     bench.add_argument("what", choices=("decode", "verify"))
-    bench.add_argument("--batch", type=positive, nargs="+", default=[1, 16], help="decode: requests at once (default 1 16)")
+    bench.add_argument("--batch", type=positive, nargs="+", default=[1, 16], help="decode: requests (default 1 16)")
     bench.add_argument("--temperature", type=float, default=1.0, help="decode: 0 is greedy (default 1)")
     bench.add_argument("--tokens", type=positive, default=128, help="decode: new tokens per request (default 128)")
     bench.add_argument("--vocabulary", type=positive, default=128256, help="verify: ids (default 128256)")

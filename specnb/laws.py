@@ -41,9 +41,9 @@ def total_variation(p: Any, q: Any) -> Any:
 def emitted_law(*, p: Any, q: Any) -> tuple[np.ndarray, Any]:
     """Return the law [V] of the token that one position emits under the rule `token`, and α = Σ min(p, q).
 
-    p, q: rows [V] of the target and the draft, each of sum 1. The law is added up from what happens: a draft is kept, or
-    rejected and corrected from the residual. Leviathan et al. claim that it equals p (appendix A.1); nothing
-    here assumes so.
+    p, q: rows [V] of the target and the draft, each of sum 1. The law is added up from what happens: a draft
+    is kept, or rejected and corrected from the residual. Leviathan et al. claim that it equals p (appendix
+    A.1); nothing here assumes so.
 
     >>> emitted_law(p=[Fraction(1, 2), Fraction(1, 2)], q=[Fraction(1), Fraction(0)])[1]
     Fraction(1, 2)

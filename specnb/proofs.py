@@ -8,7 +8,7 @@ in which the two sides differ. p and q are the target's and the draft's probabil
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -107,6 +107,7 @@ def equal(claim: str, lhs: Expr, rhs: Expr, *, given: tuple[Expr, ...] = (), whe
     given: expressions known to be 0; cases in which one of them isn't are left out. where: what earlier steps
     have shown some symbols to be. Raises `SpecnbError` with the case in which the sides differ.
     """
+    lhs, rhs = _expression(lhs), _expression(rhs)
     values = []
     for case in cases():
         if any(_in_case(zero, case).is_zero is False for zero in given):
@@ -119,6 +120,10 @@ def equal(claim: str, lhs: Expr, rhs: Expr, *, given: tuple[Expr, ...] = (), whe
             )
         values.append((case.name, _latex(case.show(right))))
     return Step(claim, _statement(lhs, rhs), tuple(values))
+
+
+class _Undecided(SpecnbError):
+    """The cases leave open what a rule asks for."""
 
 
 class Over(sympy.Expr):
@@ -150,6 +155,7 @@ def summed(claim: str, lhs: Expr, rhs: Expr) -> Step:
     With 1 = Σp the two sides are one sum each; they agree if their terms differ by a multiple of p − q in
     every case, since Σ(p − q) = 0. Raises `SpecnbError` with the case in which they don't.
     """
+    lhs, rhs = _expression(lhs), _expression(rhs)
     term = sum((_term(part) for part in sympy.Add.make_args(sympy.expand(lhs - rhs))), sympy.Integer(0))
     multiple = _decided(term.subs({p: 2, q: 1}))
     for case in cases():
@@ -191,15 +197,25 @@ def losslessness() -> Proof:
 
 
 def losslessness_by_cases(vocabulary: int = 2, rule: str | Rule = "token") -> Proof:
-    """Return the proof that a rule's own law, as `specnb.rules` computes it, emits p from V symbolic pairs.
+    """Return the proof that a rule's own law, as `specnb.rules` computes it, emits p from V >= 1 symbolic pairs.
 
-    Every combination of the five cases per token that two rows of sum 1 allow is checked, at γ = 1. Raises
-    `SpecnbError` with the case in which a wrong rule emits something else.
+    Every combination of the five cases per token that two rows of sum 1 allow is checked, at γ = 1; the bonus
+    must have the law of the target's next row, another symbol s_v wherever p_v isn't 0. Raises `SpecnbError`
+    with the case in which a wrong rule emits something else or a right one rejects more than it must, and for
+    a rule that asks more than the sign of p − q, as `match` does: `specnb.laws` enumerates those in fractions.
     """
     rule = rules.get(rule)
+    if type(vocabulary) is not int or vocabulary < 1:
+        raise SpecnbError(f"vocabulary is {vocabulary!r}; expected an integer >= 1: there is no proof of nothing")
     checked: list[tuple[str, list[str]]] = []
     for combination in _possible(vocabulary):
-        checked.append((_name(combination), _check_first_token(rule, combination)))
+        try:
+            checked.append((_name(combination), _check_step(rule, combination)))
+        except _Undecided as error:
+            raise SpecnbError(
+                f"rule {rule.name!r} can't be carried by these cases: for {_name(combination)}, {error}; "
+                "specnb.laws.joint_law checks it in fractions"
+            ) from None
     V = vocabulary
     statements = (
         ("The rejected mass is the residual mass.",
@@ -208,6 +224,8 @@ def losslessness_by_cases(vocabulary: int = 2, rule: str | Rule = "token") -> Pr
          r"\sum_x q_x P(n = 1 \mid x) = 1 - \tfrac12 \sum_v |p_v - q_v|"),
         ("The emitted law is the target's, entry by entry.",
          r"q_v P(n = 1 \mid v) + \sum_x q_x P(n = 0 \mid x) \, P(v \mid n = 0, x) = p_v"),
+        ("After a draft that can be accepted, the bonus has the law $s$ of the target's next row.",
+         r"P(v \mid n = 1, x) = s_v"),
     )  # fmt: skip
     steps = tuple(
         Step(claim, statement, tuple((case.replace(", ", r",\; "), values[i]) for case, values in checked))
@@ -216,24 +234,38 @@ def losslessness_by_cases(vocabulary: int = 2, rule: str | Rule = "token") -> Pr
     return Proof(f"Rule {rule.name}, V = {V}", steps)
 
 
-def _check_first_token(rule: Rule, combination: tuple[Case, ...]) -> list[str]:
-    """Return rejected mass, acceptance and emitted law of a rule in one combination, each verified."""
+def _check_step(rule: Rule, combination: tuple[Case, ...]) -> list[str]:
+    """Return rejected mass, acceptance, emitted law and bonus of a rule in one combination, each verified."""
     P, Q = (np.array([getattr(case, name) for case in combination], object) for name in ("p", "q"))
-    V = len(combination)
-    lengths, correction = rule.law(np.arange(V)[:, None], np.tile(Q, (V, 1, 1)), np.tile(P, (V, 2, 1)), _DECIDED)
-    lost = Q * lengths[:, 0]
-    law = Q * lengths[:, 1] + (lost[:, None] * correction[:, 0]).sum(axis=0)
-    excess = [case.excess for case in combination]
-    above = sum((x for x in excess if x.is_positive), sympy.Integer(0))
-    pairs = [(lost.sum(), above), ((Q * lengths[:, 1]).sum(), 1 - above), *zip(law, P, strict=True)]
+    S, V = _next_row(combination), len(combination)
+    rows = np.tile(np.array([P, S]), (V, 1, 1))
+    lengths, correction = rule.law(np.arange(V)[:, None], np.tile(Q, (V, 1, 1)), rows, _DECIDED)
+    lost, kept = Q * lengths[:, 0], Q * lengths[:, 1]
+    law = kept + (lost[:, None] * correction[:, 0]).sum(axis=0)
+    _verify(f"rule {rule.name!r} isn't lossless", zip(law, P, strict=True), combination)
+    bonus = zip((kept[:, None] * correction[:, 1]).flat, (kept[:, None] * S).flat, strict=True)
+    _verify(f"rule {rule.name!r} isn't lossless: its bonus isn't s", bonus, combination)
+    above = sum((case.excess for case in combination if case.excess.is_positive), sympy.Integer(0))
+    amounts = [(lost.sum(), above), (kept.sum(), 1 - above)]
+    _verify(f"rule {rule.name!r} rejects more than it must", amounts, combination)
+    shown = [_latex(_show(value, combination)) for value in (above, 1 - above, *P, *S)]
+    return [*shown[:2], f"({', '.join(shown[2 : 2 + V])})", f"({', '.join(shown[2 + V :])})"]
+
+
+def _verify(complaint: str, pairs: Iterable[tuple[Expr, Expr]], combination: tuple[Case, ...]) -> None:
+    """Raise about the first pair whose sides differ for rows of sum 1."""
     for left, right in pairs:
         if sympy.cancel(_with_unit_mass(left - right, combination)) != 0:
             raise SpecnbError(
-                f"rule {rule.name!r} isn't lossless for {_name(combination)}: "
+                f"{complaint} for {_name(combination)}: "
                 f"got {_show(left, combination)}, expected {_show(right, combination)}"
             )
-    shown = [_latex(_show(right, combination)) for _, right in pairs]
-    return [*shown[:2], f"({', '.join(shown[2:])})"]
+
+
+def _next_row(combination: tuple[Case, ...]) -> np.ndarray:
+    """Return symbols s for the row after an accepted draft, with its zeros where p has them."""
+    names = [Symbol(f"s_{v}", positive=True) for v in range(1, len(combination) + 1)]
+    return np.array([case.p and s for case, s in zip(combination, names, strict=True)], object)
 
 
 def _possible(vocabulary: int) -> Iterator[tuple[Case, ...]]:
@@ -245,7 +277,7 @@ def _possible(vocabulary: int) -> Iterator[tuple[Case, ...]]:
 
 
 def _with_unit_mass(expression: Expr, combination: tuple[Case, ...]) -> Expr:
-    """Return an expression after solving Σp = Σq for one excess and Σq = 1 for one common part."""
+    """Return an expression after solving Σp = Σq for one excess, Σq = 1 for one common part, and Σs = 1."""
     gap = sympy.expand(sum(case.excess for case in combination))
     if gap != 0:
         below = next(s for s in sorted(gap.free_symbols, key=str) if s.name.startswith("e_"))
@@ -254,7 +286,8 @@ def _with_unit_mass(expression: Expr, combination: tuple[Case, ...]) -> Expr:
         solved = {}
     total = sympy.expand(sum(case.q for case in combination)).subs(solved)
     common = next(s for s in sorted(total.free_symbols, key=str) if s.name[0] in "ab")
-    return expression.subs(solved).subs(common, 1 - total + common)
+    *others, last = (s for s in _next_row(combination) if s != 0)
+    return expression.subs(solved).subs({common: 1 - total + common, last: 1 - sum(others)})
 
 
 def _name(combination: tuple[Case, ...]) -> str:
@@ -266,6 +299,14 @@ def _show(value: Expr, combination: tuple[Case, ...]) -> Expr:
     return sympy.cancel(sympy.sympify(value).subs(names, simultaneous=True))
 
 
+def _expression(side: Any) -> Expr:
+    """Return one side of a statement, also where it is a number."""
+    try:
+        return sympy.sympify(side, strict=True)
+    except sympy.SympifyError:
+        raise SpecnbError(f"{side!r} can't be a side of an equality; expected a SymPy expression") from None
+
+
 def _statement(lhs: Expr, rhs: Expr) -> str:
     return f"{_latex(lhs)} = {_latex(rhs)}"
 
@@ -273,9 +314,9 @@ def _statement(lhs: Expr, rhs: Expr) -> str:
 def _term(part: Expr) -> Expr:
     """Return what one summand of a statement adds at v: a constant is that constant times p, since Σp = 1."""
     constant, sums = part.as_independent(Over)
-    if constant.has(p, q) or not (sums == 1 or isinstance(sums, Over)):
+    if constant.has(p, q) or not (sums in (0, 1) or isinstance(sums, Over)):
         raise SpecnbError(f"{part} isn't a constant times a sum over v")
-    return constant * (p if sums == 1 else sums.args[0])
+    return constant * (sums.args[0] if isinstance(sums, Over) else p)
 
 
 def _in_case(expression: Expr, case: Case) -> Expr:
@@ -301,13 +342,13 @@ def _is_nonnegative(x: Expr) -> bool:
         return True
     if x.is_nonpositive:
         return False
-    raise SpecnbError(f"the sign of {x} is undecided; split the cases further")
+    raise _Undecided(f"the sign of {x} is undecided")
 
 
 def _is_zero(x: Expr) -> bool:
     zero = sympy.sympify(x).is_zero
     if zero is None:
-        raise SpecnbError(f"whether {x} is 0 is undecided; split the cases further")
+        raise _Undecided(f"whether {x} is 0 is undecided")
     return zero
 
 

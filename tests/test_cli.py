@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import re
 import shutil
 import subprocess
@@ -70,7 +71,6 @@ def test_one_steps_law_matches_the_verdict_of_the_run():
     ("arguments", "words"),
     [
         (["demo", "--temperature", "-1"], "temperature"),
-        (["demo", "--tokens", "-3"], "max_new_tokens"),
         (["demo", ""], "empty"),
         (["render", "absent.ipynb"], "there is no notebook absent.ipynb"),
     ],
@@ -86,6 +86,65 @@ def test_an_unknown_argument_is_refused(capsys):
     with pytest.raises(SystemExit, match="2"):
         cli.main(["demo", "--tokns", "3"])
     assert "unrecognized arguments: --tokns" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *(["demo", f"--{name}", "-1"] for name in ("tokens", "gamma", "seed", "repeats")),
+        *(["bench", "decode", f"--{name}", "0"] for name in ("batch", "tokens", "repeats", "threads")),
+        *(["bench", "verify", f"--{name}", "0"] for name in ("seeds", "vocabulary")),
+        *(["bench", "verify", f"--{name}", "-1"] for name in ("gamma", "seed")),
+        ["bench", "decode", "--batch", "1", "0"],
+        ["bench", "decode", "--tokens", "1.5"],
+    ],
+    ids=" ".join,
+)
+def test_numbers_out_of_range_are_refused_before_any_work(capsys, monkeypatch, arguments):
+    monkeypatch.setattr(cli, "run_demo", pytest.fail)
+    monkeypatch.setattr(cli, "run_bench", pytest.fail)
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(arguments)
+    error = rf"specnb \w+: argument {arguments[-2] if arguments[-2] != '1' else '--batch'}: .*expected an integer >= "
+    assert re.match(error, _one_line(capsys))
+
+
+@pytest.mark.parametrize(("path", "words"), [("absent/a.csv", "there is no folder"), (".", "is a folder")])
+def test_a_csv_that_cant_be_written_is_refused_before_measuring(capsys, monkeypatch, tmp_path, path, words):
+    monkeypatch.setattr(cli, "run_bench", pytest.fail)
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["bench", "verify", "--csv", str(tmp_path / path)])
+    assert words in _one_line(capsys)
+
+
+def _one_line(capsys):
+    printed = capsys.readouterr()
+    assert re.fullmatch(r".+\n", printed.err)
+    assert printed.out == ""
+    return printed.err
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["--version"])
+    assert capsys.readouterr().out == f"specnb {specnb.__version__}\n"
+
+
+DEMO = [sys.executable, "-m", "specnb", "demo", "--tokens", "3", "--repeats", "0"]
+
+
+def test_a_reader_that_leaves_early_ends_the_command_quietly():
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(DEMO, stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_an_ascii_terminal_gets_question_marks():
+    done = subprocess.run(DEMO, capture_output=True, text=True, env=os.environ | {"PYTHONIOENCODING": "ascii"})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "exact, ? min(p, q)" in done.stdout
 
 
 def test_bench_writes_what_it_prints(capsys, tmp_path):

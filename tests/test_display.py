@@ -93,6 +93,8 @@ def test_line_breaks_and_control_characters():
     ("tokens", "kinds", "sentence"),
     [
         (["a"], ["acepted"], r"kinds \['acepted'\] are unknown; expected prompt, accepted"),
+        (["a"], [[]], r"kind \[\] is no text; expected prompt, accepted"),
+        (["a"], [None], "kind None is no text"),
         (["a", "b"], ["plain"], "2 tokens and 1 kinds; expected one kind per token"),
     ],
 )

@@ -273,11 +273,99 @@ def test_law_keeps_the_framework_and_the_batch():
         (lambda: laws.law([0], [[1.0]], [[1.0]] * 2, lengths=2), r"lengths\[0\] is 2; expected 0 <= lengths <= 1"),
         (lambda: laws.emitted_law(p=[0.5, 0.5], q=[1.0]), "p has rows of 2 entries and q of 1"),
         (lambda: laws.emitted_law(p=[F(1)], q=[1.0]), "mix floats and Fractions"),
-        (lambda: laws.emitted_law(p=[0.5, -0.5], q=[1.0, 0.0]), r"entry \(1,\) of the rows is -0.5"),
-        (lambda: laws.emitted_law(p=[0.5, np.nan], q=[1.0, 0.0]), r"entry \(1,\) of the rows is nan"),
+        (lambda: laws.emitted_law(p=[0.5, -0.5], q=[1.0, 0.0]), r"entry \(1,\) of p is -0.5"),
+        (lambda: laws.emitted_law(p=[0.5, np.nan], q=[1.0, 0.0]), r"entry \(1,\) of p is nan"),
         (lambda: laws.total_variation([1.0], [0.5, 0.5]), "can't be compared"),
+        (lambda: laws.joint_law("token", p=[0.5, 0.5], q=[1.0], gamma=1), "expected one vocabulary"),
+        (lambda: laws.accepted_law("token", p=[0.5, 0.5], q=[1.0], gamma=1), "expected one vocabulary"),
+        (lambda: laws.joint_law("token", p=[F(1)], q=[1.0], gamma=1), "mix floats and Fractions"),
+        (lambda: laws.emitted_law(p=[[0.5, 0.5]] * 2, q=[[0.5, 0.5]] * 2), r"p has shape \(2, 2\); expected one row"),
+        (lambda: laws.target_law([[0.5, 0.5]], 1), r"p has shape \(1, 2\); expected one row"),
+        (lambda: laws.law([0], [["a"]], [[1.0]] * 2), "q is <U1 .*expected finite numbers"),
+        (lambda: laws.law([0], [[1.0]], None), "p is object .*expected finite numbers"),
+        (lambda: laws.law([0], None, [["0.5", "0.5"]] * 2), "p is <U3 .*expected finite numbers"),
+        (lambda: laws.law(None, None, [[1.0]] * 2), r"draft is object \[\]; expected"),
+        (lambda: laws.law("a", None, [[1.0]] * 2), r"draft is <U1 \[\]; expected"),
+        (lambda: laws.law(0, None, [[1.0]] * 2), r"draft is int64 \[\]; expected ids \[G\] or \[B, G\]"),
+        (lambda: laws.law([[0], [0, 0]], None, [[1.0]] * 2), "draft is no array .*expected rows of one length"),
+        (lambda: laws.law([0], None, [[1.0], [0.5, 0.5]]), "p is no array .*expected rows of one length"),
+        (lambda: laws.emitted_law(p=[F(1), np.inf], q=[1.0, 0.0]), "p is object .*expected finite numbers"),
     ],
 )
 def test_errors_say_what_came(call, sentence):
     with pytest.raises(SpecnbError, match=sentence):
         call()
+
+
+PAIR = {"p": [0.5, 0.5], "q": [0.5, 0.5]}
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda **rows: laws.joint_law("token", **rows, gamma=1),
+        lambda **rows: laws.accepted_law("token", **rows, gamma=1),
+        lambda **rows: laws.expected_accepted("token", **rows, gamma=1),
+        laws.emitted_law,
+        lambda p, q: (laws.target_law(p, 2), laws.target_law(q, 2)),
+    ],
+    ids=["joint", "accepted", "expected", "emitted", "target"],
+)
+def test_rows_that_are_no_law_are_named(call):
+    call(**PAIR)
+    half = [F(1, 2), F(1, 2)]
+    with pytest.raises(SpecnbError, match=r"[pq] sums to 0.75; expected 1 within 0.0001"):
+        call(p=PAIR["p"], q=[0.5, 0.25])
+    with pytest.raises(SpecnbError, match=r"p sums to 3/4; expected exactly 1"):
+        call(p=[F(1, 2), F(1, 4)], q=half)
+    with pytest.raises(SpecnbError, match=r"sums to 1000000001/1000000000; expected exactly 1"):
+        call(p=half, q=[F(1, 2), F(1, 2) + F(1, 10**9)])
+
+
+def test_float32_rows_are_laws():
+    """Of the logits tried, these give the float32 softmax whose float64 sum is furthest from 1."""
+    row = (5 * torch.randn(8, 262144, generator=torch.Generator().manual_seed(0))).softmax(-1)
+    off = abs(row.double().sum(-1) - 1)
+    assert 1e-6 < off.max() < laws.MASS_TOLERANCE
+    laws.emitted_law(p=row[off.argmax()], q=row[0])
+
+
+def test_a_wrong_row_is_named_by_its_prefix():
+    rows = {(): [0.5, 0.5], (0,): [1.0, 0.0], (1,): [0.5, 0.75]}
+    with pytest.raises(SpecnbError, match=r"p after the prefix \(1,\) sums to 1.25"):
+        laws.target_law(rows.__getitem__, 2)
+    rows |= {(0,): [1.0], (1,): [1.0]}
+    with pytest.raises(SpecnbError, match=r"p has rows \(2, 1\) after 1 tokens; expected \(2, 2\)"):
+        laws.target_law(rows.__getitem__, 2)
+    rows |= {(0,): [1.0], (1,): [0.5, 0.5]}
+    with pytest.raises(SpecnbError, match="p is no array"):
+        laws.target_law(rows.__getitem__, 2)
+
+
+@pytest.mark.parametrize("gamma", [-1, 1.5, True, None, "1"])
+def test_gamma_is_a_count(gamma):
+    for law in (laws.joint_law, laws.accepted_law, laws.expected_accepted):
+        with pytest.raises(SpecnbError, match=r"gamma is .*; expected an integer >= 0"):
+            law("token", **PAIR, gamma=gamma)
+
+
+@pytest.mark.parametrize("count", [0, -1, 1.5, True])
+def test_steps_and_tokens_are_counts(count):
+    with pytest.raises(SpecnbError, match=r"steps is .*; expected an integer >= 1"):
+        laws.joint_law("token", **PAIR, gamma=1, steps=count)
+    with pytest.raises(SpecnbError, match=r"tokens is .*; expected an integer >= 1"):
+        laws.target_law(PAIR["p"], count)
+    assert laws.target_law(PAIR["p"], np.int64(1)).tolist() == PAIR["p"]
+
+
+@pytest.mark.parametrize("onehot", [[True], [True] * 3, [1, 0], [[True], [False]], ["a", "b"], [[], [True]]])
+@pytest.mark.parametrize("q", [None, [[[0.5, 0.5]]] * 2], ids=["q is None", "soft"])
+def test_onehot_is_one_bool_per_request(onehot, q):
+    with pytest.raises(SpecnbError, match="onehot is"):
+        laws.law([[0], [1]], q, [[[0.5, 0.5]] * 2] * 2, onehot=onehot)
+
+
+def test_onehot_declares_single_requests():
+    p = [[[0.25, 0.75]] * 2] * 2
+    lengths, _ = laws.law([[0], [0]], [[[0.5, 0.5]]] * 2, p, onehot=[True, False])
+    assert lengths[:, 1].tolist() == [0.25, 0.5]

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from specnb import plots
+from specnb.errors import SpecnbError
 
 P, Q = [0.5, 0.3, 0.2], [0.2, 0.3, 0.5]
 POSITIONS = pd.DataFrame(
@@ -39,6 +40,33 @@ def test_parts_of_a_step():
     sums = parts.groupby("part")["mass"].sum()
     assert abs(sums["kept"] + sums["residual"] - 1) < ROUNDING
     assert abs(sums["rejected"] - sums["residual"]) < ROUNDING
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ((P, Q[:2]), "p has 3 entries and q has 2; expected one vocabulary"),
+        ((P, [1.0]), "p has 3 entries and q has 1"),
+        ((P, Q, ["a", "b"]), "labels are .*; expected 3 different ones"),
+        ((P, Q, ["a", "a", "b"]), "labels are .*; expected 3 different ones"),
+        (([P], [Q]), r"p has shape \(1, 3\); expected one row"),
+        ((P, "abc"), "q is 'abc' .*; expected a row"),
+        (([[0.5], [0.5, 0.5]], Q), "p is .*; expected a row"),
+    ],
+)
+def test_parts_that_dont_fit_are_refused(arguments, sentence):
+    with pytest.raises(SpecnbError, match=sentence):
+        plots.step_parts(*arguments)
+
+
+def test_wilson_of_nothing_is_nan():
+    assert np.isnan(plots.wilson(0, 0)).all()
+    low, high = plots.wilson([0, 8], [0, 10])
+    assert np.isnan([low[0], high[0]]).all()
+    assert (low[1], high[1]) == plots.wilson(8, 10)
+    for counts in ((2, 1), (-1, 1), (0, -1)):
+        with pytest.raises(SpecnbError, match="expected 0 <= successes <= trials"):
+            plots.wilson(*counts)
 
 
 def test_ceiling_data_follows_the_geometric_sum():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import sympy
 from sympy import Max, Min
@@ -28,7 +29,7 @@ def test_losslessness_for_any_vocabulary():
 def test_losslessness_by_cases(V):
     combinations = 5**V - 4**V - 3**V + 2 * 2**V - 1
     proof = proofs.losslessness_by_cases(V)
-    assert [len(step.cases) for step in proof.steps] == [combinations] * 3
+    assert [len(step.cases) for step in proof.steps] == [combinations] * 4
 
 
 @pytest.mark.parametrize(
@@ -88,6 +89,53 @@ def _always_accepting(draft, q, p, xp):
 def test_a_wrong_rule_has_no_proof(law):
     with pytest.raises(SpecnbError, match="rule 'mine' isn't lossless for p_1 > q_1 > 0, p_2 < q_2"):
         proofs.losslessness_by_cases(2, rules.Rule("mine", law, "this test", lossless=False))
+
+
+def _bonus_from(row):
+    def law(draft, q, p, xp):
+        lengths, correction = rules.token(draft, q, p, xp)
+        bonus = (q if row == "q" else p)[..., :1, :]
+        return lengths, np.concatenate([correction[..., :1, :], bonus], axis=-2)
+
+    return law
+
+
+@pytest.mark.parametrize("row", ["q", "the row before"])
+def test_a_wrong_bonus_has_no_proof(row):
+    with pytest.raises(SpecnbError, match="isn't lossless: its bonus isn't s for p_1 > q_1 > 0, p_2 < q_2: got"):
+        proofs.losslessness_by_cases(2, rules.Rule("mine", _bonus_from(row), "this test", lossless=False))
+
+
+def _half_as_willing(draft, q, p, xp):
+    """Keep a draft half as often as one may, and correct by all that is then lacking: lossless, but slower."""
+    keep = rules.acceptance(q, p[..., :1, :], xp) / 2
+    lacking = rules.normalised(p[..., :1, :] - q * keep, xp)
+    bonus = rules.normalised(p[..., 1:, :], xp)
+    return rules.first_rejection(rules.at(keep, draft)), np.concatenate([lacking, bonus], axis=-2)
+
+
+def test_a_lossless_rule_that_rejects_too_much_is_told_so():
+    with pytest.raises(SpecnbError, match="rule 'mine' rejects more than it must for p_1 > q_1 > 0"):
+        proofs.losslessness_by_cases(2, rules.Rule("mine", _half_as_willing, "this test", lossless=True))
+
+
+def test_what_the_cases_cant_decide_is_no_proof():
+    with pytest.raises(SpecnbError, match=r"rule 'match' can't be carried by these cases: .* is undecided"):
+        proofs.losslessness_by_cases(2, "match")
+
+
+@pytest.mark.parametrize("vocabulary", [0, -1, 1.5, True, None])
+def test_there_is_no_proof_of_nothing(vocabulary):
+    with pytest.raises(SpecnbError, match=r"vocabulary is .*; expected an integer >= 1"):
+        proofs.losslessness_by_cases(vocabulary)
+
+
+def test_sides_may_be_numbers_but_no_texts():
+    assert equal("x", 1, 1).statement == "1 = 1"
+    assert summed("x", 1, 1).statement == "1 = 1"
+    for prove in (equal, summed):
+        with pytest.raises(SpecnbError, match="'p' can't be a side of an equality"):
+            prove("x", "p", p)
 
 
 def test_notebooks_show_every_step_and_case():
