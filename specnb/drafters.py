@@ -1,6 +1,6 @@
 """Where drafts come from: a drafter proposes tokens with the q they were drawn from, and can roll back.
 
-A drafter is anything with `start(batch, chooser, gamma, vocabulary)`, which returns the state of one run:
+A drafter is anything with `start(batch, chooser, gamma)`, which returns the state of one run:
 `propose(batch, limits) -> Proposal`, `rollback(lengths)` after each round, `keep(index)` when requests leave
 the batch, and `calls`. The drafter itself holds no state, so one may serve several runs.
 """

@@ -57,7 +57,7 @@ def test_a_mask_that_shows_one_slot_too_many_is_caught(monkeypatch):
     """The mutant lets each token see the one behind it: a draft that it should judge, or one that was rejected."""
     mask = CachedModel._mask
     monkeypatch.setattr(CachedModel, "_mask", lambda self, positions: mask(self, positions + 1))
-    monkeypatch.setattr("specnb.decoding.support._self_check", lambda model: "")  # which catches it, too
+    monkeypatch.setattr("specnb.decoding.support.self_check", lambda model: "")  # which catches it, too
     assert p_value(tiny(vocabulary=V), ModelDrafter(tiny(vocabulary=V, seed=1))) < LEVEL
 
 

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tiny_models import SHAPE, ScriptedDrafter, tiny
+from tiny_models import SHAPE, randomised, tiny
 from transformers import (
+    AutoModelForCausalLM,
+    CodeGenConfig,
+    FalconConfig,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
-    LlamaForCausalLM,
+    GPTBigCodeConfig,
+    GPTJConfig,
+    GPTNeoConfig,
+    GPTNeoXConfig,
     MambaConfig,
     MambaForCausalLM,
     T5Config,
@@ -17,9 +23,9 @@ from transformers import (
 
 import specnb
 from specnb import SpecnbError
-from specnb.decoding.cache import cache_name
 from specnb.decoding.support import check_model
 from specnb.drafters import ModelDrafter
+from specnb.sampling import MAX_LOGITS
 
 
 def mamba():
@@ -57,21 +63,81 @@ def training():
     return tiny().train()
 
 
-class Forgetful(LlamaForCausalLM):
-    """A model that numbers the tokens of each call from 0, whatever position ids it is given."""
-
-    def forward(self, input_ids=None, attention_mask=None, position_ids=None, past_key_values=None, **rest):
-        """Pass everything on but the positions."""
-        if past_key_values is not None:
-            rest[cache_name(LlamaForCausalLM)] = past_key_values
-        counted = torch.arange(input_ids.shape[1])[None]
-        return super().forward(input_ids=input_ids, attention_mask=attention_mask, position_ids=counted, **rest)
-
-
-def forgetful():
+def partly_training():
     model = tiny()
-    model.__class__ = Forgetful
+    model.model.layers[1].train()
     return model
+
+
+def local():
+    return gpt_neo(window=8)
+
+
+def gpt_neo(window):
+    config = GPTNeoConfig(
+        vocab_size=12, hidden_size=16, num_layers=2, num_heads=4, max_position_embeddings=64, window_size=window,
+        attention_types=[[["global", "local"], 1]], bos_token_id=None, eos_token_id=None,
+    )  # fmt: skip
+    return randomised(AutoModelForCausalLM.from_config(config))
+
+
+THETA = {"rope_theta": 10_000.0}
+DYNAMIC = {"rope_type": "dynamic", "factor": 2.0} | THETA
+LONGROPE = {
+    "rope_type": "longrope", "short_factor": [1.0, 1.0], "long_factor": [2.0, 3.0],
+    "original_max_position_embeddings": 12,
+} | THETA  # fmt: skip
+
+
+def dynamic():
+    return tiny(max_position_embeddings=12, rope_parameters=DYNAMIC)
+
+
+def longrope():
+    return tiny(rope_parameters=LONGROPE)
+
+
+def layered():
+    kinds = ["full_attention", "sliding_attention"]
+    config = Gemma3TextConfig(
+        **SHAPE | {"num_key_value_heads": 2, "max_position_embeddings": 12}, head_dim=4, vocab_size=12,
+        sliding_window=64, layer_types=kinds, rope_parameters={kind: DYNAMIC for kind in kinds},
+    )  # fmt: skip
+    return Gemma3ForCausalLM(config).eval()
+
+
+def unextended():
+    return tiny(max_position_embeddings=12)
+
+
+def headless():
+    return tiny().model
+
+
+def alibi():
+    config = FalconConfig(
+        vocab_size=12, hidden_size=16, num_hidden_layers=1, num_attention_heads=4, alibi=True, bos_token_id=None,
+        eos_token_id=None,
+    )  # fmt: skip
+    return AutoModelForCausalLM.from_config(config).eval()
+
+
+def broken():
+    model = tiny()
+    with torch.no_grad():
+        model.lm_head.weight[3] = float("nan")
+    return model
+
+
+def overflowing():
+    model = tiny().half()
+    with torch.no_grad():
+        model.lm_head.weight[:] = 60_000
+    return model
+
+
+def wide():
+    return tiny(vocabulary=MAX_LOGITS + 1, hidden_size=4, num_hidden_layers=1, num_attention_heads=1)
 
 
 REFUSED = {
@@ -82,7 +148,17 @@ REFUSED = {
     "'flash_attention_2', which takes no 4-D mask; load it with attn_implementation='sdpa'": flash,
     "it is in training mode, where dropout is active; call .eval": training,
     "it knows 12 positions and this run may reach 13; lower max_new_tokens": short,
-    "after a rollback its cached logits are .* away from uncached ones": forgetful,
+    "it is in training mode": partly_training,
+    r"GPTNeoForCausalLM can't be decoded here: it has sliding-window layers \(window 8\)": local,
+    "its dynamic RoPE changes with the longest row beyond 12 tokens and this run may reach 13": dynamic,
+    "its longrope RoPE changes with the longest row beyond 12 tokens and this run may reach 13": longrope,
+    "Gemma3ForCausalLM can't be decoded here: its dynamic RoPE changes with the longest row": layered,
+    "LlamaForCausalLM can't be decoded here: it knows 12 positions and this run may reach 13": unextended,
+    "its forward returns no logits for each token; expected one from AutoModelForCausalLM": headless,
+    "FalconForCausalLM can't be decoded here: a forward with a length per row fails with ValueError: ": alibi,
+    "its logits aren't finite in torch.float32; expected finite ones: are its weights NaN": broken,
+    "its logits aren't finite in torch.float16": overflowing,
+    "its vocabulary has 262145 ids; expected at most 262144": wide,
     "int can't be decoded here: it is no transformers model": int,
 }
 
@@ -96,54 +172,56 @@ def test_a_model_is_refused_by_name_as_target_and_as_draft(reason, make):
         specnb.generate(tiny(), ModelDrafter(model), [[1, 2, 3]], max_new_tokens=10, seed=0)
 
 
+@pytest.mark.parametrize("make", [dynamic, longrope, unextended], ids=lambda make: make.__name__)
+def test_up_to_the_known_length_such_a_model_decodes(make):
+    model, prompt = make(), torch.tensor([[1, 2, 3]])
+    expected = model.generate(prompt, do_sample=False, max_new_tokens=9, pad_token_id=0)
+    run = specnb.generate(model, None, prompt, max_new_tokens=9, sampling=specnb.Sampling(0), seed=0)
+    assert run.sequences.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("kind", ["linear", "yarn", "llama3"])
+def test_a_rope_that_extends_the_positions_is_believed(kind):
+    extra = {"low_freq_factor": 1.0, "high_freq_factor": 4.0} if kind == "llama3" else {}
+    original = {} if kind == "linear" else {"original_max_position_embeddings": 12}
+    rope = {"rope_type": kind, "factor": 2.0} | THETA | original | extra
+    model = tiny(max_position_embeddings=12, rope_parameters=rope)
+    check_model("target", model, 24)
+    with pytest.raises(SpecnbError, match="it knows 24 positions and this run may reach 25"):
+        check_model("target", model, 25)
+
+
+SMALL = {"vocab_size": 12, "bos_token_id": None, "eos_token_id": None}
+GPT = {"n_embd": 16, "n_layer": 2, "n_head": 4}
+DECODED = [
+    GPTJConfig(**SMALL, **GPT, rotary_dim=4),
+    CodeGenConfig(**SMALL, **GPT, rotary_dim=4),
+    GPTBigCodeConfig(**SMALL, **GPT),
+    GPTNeoXConfig(**SMALL, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, intermediate_size=24),
+]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # GPTBigCode in transformers 5.17
+@pytest.mark.parametrize("config", [*DECODED, None], ids=lambda config: getattr(config, "model_type", "gpt_neo"))
+def test_other_kinds_of_models_decode_ragged_batches(config):
+    model = gpt_neo(window=24) if config is None else randomised(AutoModelForCausalLM.from_config(config))
+    prompts = [[1, 2, 3], [4], [5, 6, 7, 8, 9]]
+    run = specnb.generate(
+        model, ModelDrafter(tiny(seed=1)), prompts, max_new_tokens=12, gamma=3, sampling=specnb.Sampling(0), seed=0
+    )
+    for row, prompt in enumerate(prompts):
+        assert run.tokens(row) == specnb.generate(
+            model, None, [prompt], max_new_tokens=12, sampling=specnb.Sampling(0), seed=0
+        ).tokens()  # fmt: skip
+        expected = model.generate(
+            torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt)), do_sample=False, max_new_tokens=12,
+            pad_token_id=0,
+        )  # fmt: skip
+        assert run.tokens(row) == expected[0, len(prompt) :].tolist()
+
+
 def test_a_window_that_the_run_never_fills_is_full_attention():
     model = tiny("mistral", sliding_window=8)
     run = specnb.generate(model, None, [[1, 2, 3]], max_new_tokens=5, sampling=specnb.Sampling(0), seed=0)
     expected = model.generate(torch.tensor([[1, 2, 3]]), do_sample=False, max_new_tokens=5, pad_token_id=0)
     assert run.sequences.tolist() == expected.tolist()
-
-
-def test_the_check_of_a_model_runs_once(monkeypatch):
-    model, calls = tiny(), []
-    model.register_forward_hook(lambda *_: calls.append(1))
-    check_model("target", model, 20)
-    assert len(calls) == 3
-    check_model("target", model, 30)
-    assert len(calls) == 3
-
-
-BAD_CALLS = {
-    r"max_new_tokens is -1; expected an integer >= 0": {"max_new_tokens": -1},
-    r"max_new_tokens is True; expected an integer": {"max_new_tokens": True},
-    r"gamma is 1.5; expected an integer": {"gamma": 1.5},
-    r"rule 'tokn' is unknown": {"rule": "tokn"},
-    r"seed is -1; expected 0 <= seed": {"seed": -1},
-    r"seed is int64 \[2\]; expected one integer, or one per request: \[1\]": {"seed": [1, 2]},
-    r"backend 'jax' is unknown": {"backend": "jax"},
-    r"eos_token_id is 'eos'; expected an id": {"eos_token_id": "eos"},
-    r"prompt 0 has id 12 at position 1; expected 0 … 11, the target's vocabulary": {"input_ids": [[3, 12]]},
-    r"prompt 1 has id -1 at position 0": {"input_ids": [[3], [-1]], "seed": 0},
-    r"prompt 1 has shape \[0\]; expected at least one id": {"input_ids": [[3], []]},
-    r"prompt 0 holds float32; expected integer ids": {"input_ids": torch.ones(1, 2)},
-    r"input_ids have shape \[1, 1, 2\]; expected \[B, L\]": {"input_ids": torch.ones(1, 1, 2, dtype=torch.int64)},
-    r"attention_mask of row 0 has a hole": {
-        "input_ids": torch.ones(1, 4, dtype=torch.int64),
-        "attention_mask": torch.tensor([[1, 0, 1, 1]]),
-    },
-    r"attention_mask has shape \[1, 2\]; expected \[1, 4\]": {
-        "input_ids": torch.ones(1, 4, dtype=torch.int64),
-        "attention_mask": torch.ones(1, 2),
-    },
-    r"prompt 0 has shape \[0\]": {
-        "input_ids": torch.ones(1, 4, dtype=torch.int64),
-        "attention_mask": torch.zeros(1, 4),
-    },
-    r"attention_mask came with a list of prompts": {"input_ids": [[1]], "attention_mask": [[1]]},
-}
-
-
-@pytest.mark.parametrize(("message", "changes"), BAD_CALLS.items(), ids=lambda value: None)
-def test_a_bad_call_says_what_came_and_what_is_expected(message, changes):
-    arguments = {"input_ids": [[1, 2]], "max_new_tokens": 3, "gamma": 2, "seed": 0} | changes
-    with pytest.raises(SpecnbError, match=message):
-        specnb.generate(tiny(), ScriptedDrafter([0, 0], 12), **arguments)

@@ -47,7 +47,12 @@ def tiny(kind="llama", vocabulary=12, seed=0, attention="sdpa", **changes):
     config_class, model_class, own = KINDS[kind]
     config = config_class(vocab_size=vocabulary, **SHAPE | own | changes)
     config._attn_implementation = attention
-    model = model_class(config).eval()
+    return randomised(model_class(config), seed)
+
+
+def randomised(model, seed=0):
+    """Return the model in eval mode with weights from that seed, large enough that context matters."""
+    model.eval()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for weight in model.parameters():

@@ -6,6 +6,7 @@ arithmetic would change tokens. Signatures and results are those of `specnb.back
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -50,43 +51,56 @@ def _verify(draft, q, p, lengths, onehot, seed, position, uniforms):
         empty = torch.empty(0, dtype=torch.int64, device=p.device)
         return empty.expand(G + 1, 0).T, empty, empty.int()
     V = max(p.shape[2], 0 if q is None else q.shape[2])
-    accept_u, final_word, bad_u = _randomness(seed, position, uniforms, B, G, p.device)
+    u, final_word, bad_u = _randomness(seed, position, uniforms, B, G, p.device)
     known = draft.clamp(0, V - 1)
-    inside = known == draft
-    p_x = _gather(p, known)
     q_x = None if q is None else _gather(q, known)
     if q_x is not None and onehot is not None:
         q_x = q_x.masked_fill(onehot[:, None], 1.0)
+    columns = torch.arange(G, device=p.device)
+    small = (draft, _gather(p, known), q_x, u, bad_u, lengths, columns)
+    if torch_words.on_cpu(p.device):
+        with np.errstate(invalid="ignore"):
+            n, x_n, status, tokens = map(torch.from_numpy, _decide(*(a if a is None else a.numpy() for a in small), V))
+    else:
+        n, x_n, status, tokens = _decide(*small, V)
+
+    rejected, inside = x_n != -1, x_n.clamp(0, V - 1) == x_n
+    soft = torch.zeros_like(rejected) if q is None else rejected if onehot is None else rejected & ~onehot
+    q_n = _rows_at(q, n.clamp(max=G - 1)) if q is not None and G else None
+    left_out = x_n.masked_fill(soft | ~inside, -1)
+    token, flags = _pick(_rows_at(p, n), q_n, soft[:, None], final_word, left_out[:, None])
+    tokens = pad(tokens, (0, 1), value=-1).scatter_(1, n[:, None], token[:, None])
+    return tokens, n, (status | flags).int()
+
+
+def _decide(draft, p_x, q_x, u, bad_u, lengths, columns, V):
+    """Return the accepted counts n, the rejected drafts x_n (−1: none), status bits and the accepted tokens [B, G].
+
+    Only operators and methods that tensors share with NumPy's arrays, which a CPU passes: each costs it less.
+    """
+    inside = (draft >= 0) & (draft < V)  # an id −1, the end of a draft, is not
     possible = inside if q_x is None else q_x > 0
-    passes = accept_u < p_x if q_x is None else (accept_u * q_x < p_x) & possible
-    passes &= inside  # an id −1, the end of a draft, is not inside
+    passes = inside & possible & ((u if q_x is None else u * q_x) < p_x)
+    present = draft != -1
     if lengths is not None:
-        passes &= torch.arange(G, device=p.device) < lengths[:, None]
+        counted = columns < lengths[:, None]
+        passes, present = passes & counted, present & counted
     n = passes.cumprod(1).sum(1)
 
-    at_n = n[:, None]
-    tokens = pad(draft, (0, 1), value=-1)
-    x_n = tokens.gather(1, at_n)
-    if lengths is not None:
-        x_n = x_n.masked_fill(at_n >= lengths[:, None], -1)
-    rejected, inside_n = x_n != -1, x_n.clamp(0, V - 1) == x_n
-    soft = torch.zeros_like(rejected) if q is None else rejected if onehot is None else rejected & ~onehot[:, None]
-    q_n = _rows_at(q, n.clamp(max=G - 1)) if q is not None and G else None
-    token, status = _pick(_rows_at(p, n), q_n, soft, final_word, x_n.masked_fill(soft | ~inside_n, -1))
-
-    columns = torch.arange(G + 1, device=p.device)
-    seen = (columns < at_n + rejected)[:, :G] & inside
-    status |= (rejected & ~inside_n)[:, 0] * int(Status.OUT_OF_RANGE)
-    strange = p_x - p_x  # 0, and NaN for what isn't finite
+    accepted = columns < n[:, None]
+    at_n = (columns == n[:, None]) & present
+    seen = accepted | at_n
+    finite = abs(p_x) < torch.inf
+    status = (at_n & ~inside).any(1) * int(Status.OUT_OF_RANGE)
     if q_x is not None:
-        strange += q_x - q_x
-        status |= (seen & ~possible).any(1) * int(Status.IMPOSSIBLE)
-    status |= (seen & (strange != 0)).any(1) * int(Status.NONFINITE)
+        finite = finite & (abs(q_x) < torch.inf)
+        status = status | (at_n & inside & ~possible).any(1) * int(Status.IMPOSSIBLE)
+    status = status | (seen & inside & ~finite).any(1) * int(Status.NONFINITE)
     if bad_u is not None:
-        used = (columns < at_n + rejected) | (columns == G)
-        status |= (bad_u & used).any(1) * int(Status.BAD_UNIFORM)
-    tokens = tokens.masked_fill_(columns > at_n, -1).scatter_(1, at_n, token[:, None])
-    return tokens, n, status.int()
+        unusable = (bad_u[:, :-1] & seen).any(1) | bad_u[:, -1]
+        status = status | unusable * int(Status.BAD_UNIFORM)
+    x_n = ((draft + 1) * at_n).sum(1) - 1
+    return n, x_n, status, (draft + 1) * accepted - 1
 
 
 def _pick(p, q, soft, word, left_out):
@@ -115,8 +129,9 @@ def _pick(p, q, soft, word, left_out):
         cumulative = sums.cumsum(1)
     total = cumulative[:, -1:]
     threshold = multiply_high(word[:, None], total)
-    block = (cumulative <= threshold).sum(1, keepdim=True).clamp_(max=sums.shape[1] - 1)
-    threshold -= cumulative.gather(1, block) - sums.gather(1, block)
+    below = cumulative <= threshold
+    threshold -= (below * sums).sum(1, keepdim=True)
+    block = below.sum(1, keepdim=True)
     ids = block * BLOCK + torch.arange(BLOCK, device=p.device)
     known = ids.clamp(max=p.shape[1] - 1)
     w = _weights(p.gather(1, known), q if q is None else q.gather(1, known), plain)
@@ -187,8 +202,10 @@ def _gather(rows, known):
 
 
 def _rows_at(rows, n):
-    """Return row n[b] of each request, a copy [B, V]: the only whole rows that a verdict reads."""
+    """Return row n[b] of each request, [B, V]: the only whole rows that a verdict reads."""
     B, R, V = rows.shape
+    if B == 1 and torch_words.on_cpu(rows.device):
+        return rows[:, int(n)]  # without a copy
     if rows.stride(0) == R * rows.stride(1):
         return rows.view(B * R, V).index_select(0, torch.arange(0, B * R, R, device=rows.device) + n)
     return rows[torch.arange(B, device=rows.device), n]

@@ -137,7 +137,8 @@ class Chooser:
     def nothing(self) -> Proposal:
         """Return a proposal without drafts."""
         R = len(self.rows)
-        return Proposal(self.array(torch.zeros(R, 0, dtype=torch.int64, device=self.device)), None, np.zeros(R, np.int64))
+        tokens = torch.zeros(R, 0, dtype=torch.int64, device=self.device)
+        return Proposal(self.array(tokens), None, np.zeros(R, np.int64))
 
     def verify(self, proposal: Proposal, p: Any, position: np.ndarray, rule: str) -> Decision:
         """Decide on a proposal whose first draft stands at `position` [R]; p is float [R, G+1, V]."""

@@ -162,10 +162,11 @@ def _until_stop(tokens: np.ndarray, counts: np.ndarray, stops: np.ndarray) -> tu
 
 
 def _check_drafter(drafter: Any) -> None:
-    if drafter is None or callable(getattr(drafter, "start", None)):
+    if drafter is None or (callable(getattr(drafter, "start", None)) and not isinstance(drafter, type)):
         return
+    what = f"the class {drafter.__name__}" if isinstance(drafter, type) else type(drafter).__name__
     hint = "wrap it: specnb.drafters.ModelDrafter(model)" if isinstance(drafter, torch.nn.Module) else "or None"
-    raise SpecnbError(f"drafter is {type(drafter).__name__}; expected one of specnb.drafters, {hint}")
+    raise SpecnbError(f"drafter is {what}; expected one of specnb.drafters, {hint}")
 
 
 def _count(name: str, value: Any) -> int:

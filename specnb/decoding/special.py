@@ -22,12 +22,12 @@ def stop_ids(model: Any, eos_token_id: Any) -> np.ndarray:
     ids = configured(model, "eos_token_id") if own else eos_token_id
     if ids is None:
         return np.zeros(0, np.int64)
+    ids = list(ids) if isinstance(ids, Iterable) and not hasattr(ids, "ndim") else ids
     try:
-        listed = list(ids) if isinstance(ids, Iterable) and not hasattr(ids, "ndim") else ids
-        array = to_numpy(listed) if is_torch(listed) else np.asarray(listed)
+        array = to_numpy(ids) if is_torch(ids) else np.asarray(ids)
     except ValueError:  # lists of different lengths
-        array = np.zeros((1, 1), object)
-    if array.ndim > 1 or (array.dtype.kind not in "iu" and array.size):
+        array = None
+    if array is None or array.ndim > 1 or (array.dtype.kind not in "iu" and array.size):
         raise SpecnbError(f"eos_token_id is {eos_token_id!r}; expected an id, several ids, None or 'target'")
     return array.astype(np.int64).reshape(-1)
 

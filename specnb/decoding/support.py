@@ -53,7 +53,8 @@ def _architecture(model: Any) -> str:
 def _layers(config: Any, tokens: int) -> str:
     """Say what is wrong with the kinds of layers; a window that the run never fills is full attention."""
     kinds, window = getattr(config, "layer_types", None), getattr(config, "sliding_window", None)
-    if "local" in (getattr(config, "attention_layers", None) or ()):  # GPT-Neo's name for it
+    older = getattr(config, "attention_layers", None) or getattr(config, "attention_types", None)
+    if "'local'" in repr(older):  # GPT-Neo's words; its types are nested lists
         kinds, window = ["sliding_attention"], getattr(config, "window_size", None)
     if kinds is None:
         kinds = ["full_attention" if window is None else "sliding_attention"]
@@ -72,18 +73,18 @@ def _positions(config: Any, tokens: int) -> str:
     longest = getattr(config, "max_position_embeddings", None)
     if longest is None:
         return ""
-    known = longest
+    known, name = longest, "original_max_position_embeddings"
     for rope in _ropes(config):
-        kind, original = rope.get("rope_type", rope.get("type")), rope.get("original_max_position_embeddings", longest)
-        if kind in LENGTH_DEPENDENT:
-            switch = original if kind == "longrope" else longest
-            if switch < tokens:
-                return (
-                    f"its {kind} RoPE changes with the longest row from {switch} tokens on, and this run may reach "
-                    f"{tokens}; keep prompt and max_new_tokens within {switch}"
-                )
-        elif rope.get("factor"):
-            known = max(known, int(original * rope["factor"]))
+        kind = rope.get("rope_type", rope.get("type"))
+        original = rope.get(name) or getattr(config, name, None) or longest
+        switch = original if kind == "longrope" else longest
+        if kind in LENGTH_DEPENDENT and switch < tokens:
+            return (
+                f"its {kind} RoPE changes with the longest row beyond {switch} tokens and this run may reach {tokens}; "
+                f"keep prompt and max_new_tokens within {switch}"
+            )
+        # Some configs count the extension in max_position_embeddings and some don't: the larger one holds.
+        known = max(known, int(original * (rope.get("factor") or 1)))
     return f"it knows {known} positions and this run may reach {tokens}; lower max_new_tokens" if known < tokens else ""
 
 
