@@ -67,7 +67,7 @@ class Verdict:
         law, taken = _widened(p[row][n], V), np.zeros(V)
         if n < length and (q is None or (onehot is not None and bool(onehot[row]))):
             taken[np.arange(V) == int(draft[row][n])] = 1.0
-        elif n < length:
+        elif n < length and q is not None:
             taken = _widened(q[row][n], V)
         with np.errstate(invalid="ignore"):
             mass = weights(law - np.where(taken > 0, taken, 0.0))

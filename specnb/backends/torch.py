@@ -60,9 +60,9 @@ def _verify(draft, q, p, lengths, onehot, seed, position, uniforms):
     small = (draft, _gather(p, known), q_x, u, bad_u, lengths, columns)
     if torch_words.on_cpu(p.device):
         with np.errstate(invalid="ignore"):
-            n, x_n, status, tokens = map(torch.from_numpy, _decide(*(a if a is None else a.numpy() for a in small), V))
+            n, x_n, status, tokens = map(torch.from_numpy, _decide(V, *(a if a is None else a.numpy() for a in small)))
     else:
-        n, x_n, status, tokens = _decide(*small, V)
+        n, x_n, status, tokens = _decide(V, *small)
 
     rejected, inside = x_n != -1, x_n.clamp(0, V - 1) == x_n
     soft = torch.zeros_like(rejected) if q is None else rejected if onehot is None else rejected & ~onehot
@@ -73,7 +73,7 @@ def _verify(draft, q, p, lengths, onehot, seed, position, uniforms):
     return tokens, n, (status | flags).int()
 
 
-def _decide(draft, p_x, q_x, u, bad_u, lengths, columns, V):
+def _decide(V, draft, p_x, q_x, u, bad_u, lengths, columns):
     """Return the accepted counts n, the rejected drafts x_n (−1: none), status bits and the accepted tokens [B, G].
 
     Only operators and methods that tensors share with NumPy's arrays, which a CPU passes: each costs it less.
