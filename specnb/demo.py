@@ -58,9 +58,9 @@ def acceptance(run: Generation) -> str:
         f"{emitted} tokens in {rounds} steps: {stats.tokens_per_round:.2f} per step, "
         f"{accepted} of {drafted} drafts accepted",
     ]
-    if run.gamma and stats.expected_acceptance is not None:
+    if stats.acceptance.size and stats.expected_acceptance is not None:
         lines += [
-            f"  position in the draft       {_row(np.arange(1, run.gamma + 1), '6d')}",
+            f"  position in the draft       {_row(np.arange(1, len(stats.acceptance) + 1), '6d')}",
             f"  accepted, if judged         {_row(stats.acceptance, '6.2f')}",
             f"  exact, \u03a3 min(p, q)           {_row(stats.expected_acceptance, '6.2f')}",
         ]
