@@ -162,12 +162,15 @@ def probabilities(logits, temperature, top_k, top_p, min_p):
     with np.errstate(over="ignore"):  # float64 beyond float32 becomes ±inf, and −inf weighs nothing
         z = logits.astype(np.float32)
         top = z.max(axis=1)
-        usable, greedy = np.isfinite(top), temperature == 0
-        z = np.where(usable[:, None], z, np.float32(0))
+        unusable, greedy = ~np.isfinite(top), temperature == 0
+        if unusable.any():
+            z[unusable] = 0
         scale = (LOG2_E / np.where(greedy, 1.0, temperature)).astype(np.float32)
         p = _softmax(_filter(z, scale, top_k, top_p, min_p), scale)
-    p[greedy] = np.arange(z.shape[1]) == z[greedy].argmax(axis=1)[:, None]
-    p[~usable] = np.nan
+    if greedy.any():
+        p[greedy] = np.arange(V) == z[greedy].argmax(axis=1)[:, None]
+    if unusable.any():
+        p[unusable] = np.nan
     return p
 
 
