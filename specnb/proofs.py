@@ -10,20 +10,17 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import sympy
 from sympy import Max, Min, Piecewise, Symbol
-from sympy.printing.latex import LatexPrinter
 
 from specnb import rules
 from specnb.errors import SpecnbError
 from specnb.rules import Rule
+from specnb.symbols import DECIDED, Case, Expr, Over, Undecided, cases, decided, in_case, latex, p, q
 
-Expr: TypeAlias = Any  # a SymPy expression; its own annotations promise less than what comes back
-
-p, q = sympy.symbols("p_v q_v", nonnegative=True)
 rejected, residual_mass = sympy.symbols("R M", positive=True)
 
 
@@ -67,40 +64,6 @@ class Proof:
         return "\n\n".join([f"### {self.title}", *steps])
 
 
-@dataclass(frozen=True)
-class Case:
-    """One sign of p − q for token v, written so that SymPy knows it: p = q + d with d > 0, and so on."""
-
-    name: str
-    p: Expr
-    q: Expr
-    names: dict[Expr, Expr]  # what the case's own symbols are in terms of p and q
-
-    @property
-    def excess(self) -> Expr:
-        """Return p − q, whose sign the case knows."""
-        return sympy.expand(self.p - self.q)
-
-    def show(self, value: Expr) -> Expr:
-        """Return a value of this case in the symbols p and q."""
-        return sympy.cancel(value.subs(self.names, simultaneous=True))
-
-
-def cases(v: str | int = "v") -> tuple[Case, ...]:
-    """Return the five cases that token v can be in; p = q and q = 0 < p are among them."""
-    P, Q = sympy.symbols(f"p_{v} q_{v}", nonnegative=True)
-    a, d, e = sympy.symbols(f"a_{v} d_{v} e_{v}", positive=True)
-    b = Symbol(f"b_{v}", nonnegative=True)
-    zero = sympy.Integer(0)
-    return (
-        Case(f"{P} > {Q} > 0", a + d, a, {a: Q, d: P - Q}),
-        Case(f"{P} > {Q} = 0", d, zero, {d: P}),
-        Case(f"{P} = {Q} > 0", a, a, {a: P}),
-        Case(f"{P} = {Q} = 0", zero, zero, {}),
-        Case(f"{P} < {Q}", b, b + e, {b: P, e: Q - P}),
-    )
-
-
 def equal(claim: str, lhs: Expr, rhs: Expr, *, given: tuple[Expr, ...] = (), where: dict | None = None) -> Step:
     """Return the verified step lhs = rhs, for one token v in every case.
 
@@ -110,43 +73,16 @@ def equal(claim: str, lhs: Expr, rhs: Expr, *, given: tuple[Expr, ...] = (), whe
     lhs, rhs = _expression(lhs), _expression(rhs)
     values = []
     for case in cases():
-        if any(_in_case(zero, case).is_zero is False for zero in given):
+        if any(in_case(zero, case).is_zero is False for zero in given):
             continue
-        left, right = (_in_case(side.subs(where or {}), case) for side in (lhs, rhs))
+        left, right = (in_case(side.subs(where or {}), case) for side in (lhs, rhs))
         if sympy.cancel(left - right) != 0:
             raise SpecnbError(
                 f"{claim!r} is false for {case.name}: the left side is {case.show(left)}, "
                 f"the right side {case.show(right)}"
             )
-        values.append((case.name, _latex(case.show(right))))
+        values.append((case.name, latex(case.show(right))))
     return Step(claim, _statement(lhs, rhs), tuple(values))
-
-
-class _Undecided(SpecnbError):
-    """The cases leave open what a rule asks for."""
-
-
-class Over(sympy.Expr):
-    """The sum of an expression over all tokens v, whatever the vocabulary."""
-
-
-class _Paper(LatexPrinter):
-    """Prints as the paper does: (p − q)+ for a maximum with 0, positive terms first, sums over v."""
-
-    def _print_Max(self, expr, exp=None):
-        rest = [argument for argument in expr.args if argument != 0]
-        return rf"\left({self._print(rest[0])}\right)_+" if len(rest) == 1 else super()._print_Max(expr, exp)
-
-    def _print_Over(self, expr):
-        body = self._print(expr.args[0])
-        return r"\sum_v " + (rf"\left({body}\right)" if expr.args[0].is_Add else body)
-
-    def _as_ordered_terms(self, expr, order=None):
-        return sorted(super()._as_ordered_terms(expr, order), key=lambda term: term.could_extract_minus_sign())
-
-
-def _latex(expression: Expr) -> str:
-    return _Paper().doprint(expression)
 
 
 def summed(claim: str, lhs: Expr, rhs: Expr) -> Step:
@@ -157,12 +93,12 @@ def summed(claim: str, lhs: Expr, rhs: Expr) -> Step:
     """
     lhs, rhs = _expression(lhs), _expression(rhs)
     term = sum((_term(part) for part in sympy.Add.make_args(sympy.expand(lhs - rhs))), sympy.Integer(0))
-    multiple = _decided(term.subs({p: 2, q: 1}))
+    multiple = decided(term.subs({p: 2, q: 1}))
     for case in cases():
-        left = _in_case(term - multiple * (p - q), case)
+        left = in_case(term - multiple * (p - q), case)
         if sympy.cancel(left) != 0:
             raise SpecnbError(f"{claim!r} is false for {case.name}: the terms differ by {case.show(left)}")
-    gap = _latex(multiple * (p - q))
+    gap = latex(multiple * (p - q))
     return Step(claim, _statement(lhs, rhs), note=(
         f"Term by term, in all {len(cases())} cases, the sides are equal." if multiple == 0 else
         f"Term by term, in all {len(cases())} cases, the sides differ by ${gap}$, which sums to 0."
@@ -211,7 +147,7 @@ def losslessness_by_cases(vocabulary: int = 2, rule: str | Rule = "token") -> Pr
     for combination in _possible(vocabulary):
         try:
             checked.append((_name(combination), _check_step(rule, combination)))
-        except _Undecided as error:
+        except Undecided as error:
             raise SpecnbError(
                 f"rule {rule.name!r} can't be carried by these cases: for {_name(combination)}, {error}; "
                 "specnb.laws.joint_law checks it in fractions"
@@ -239,7 +175,7 @@ def _check_step(rule: Rule, combination: tuple[Case, ...]) -> list[str]:
     P, Q = (np.array([getattr(case, name) for case in combination], object) for name in ("p", "q"))
     S, V = _next_row(combination), len(combination)
     rows = np.tile(np.array([P, S]), (V, 1, 1))
-    lengths, correction = rule.law(np.arange(V)[:, None], np.tile(Q, (V, 1, 1)), rows, _DECIDED)
+    lengths, correction = rule.law(np.arange(V)[:, None], np.tile(Q, (V, 1, 1)), rows, DECIDED)
     lost, kept = Q * lengths[:, 0], Q * lengths[:, 1]
     law = kept + (lost[:, None] * correction[:, 0]).sum(axis=0)
     _verify(f"rule {rule.name!r} isn't lossless", zip(law, P, strict=True), combination)
@@ -248,7 +184,7 @@ def _check_step(rule: Rule, combination: tuple[Case, ...]) -> list[str]:
     above = sum((case.excess for case in combination if case.excess.is_positive), sympy.Integer(0))
     amounts = [(lost.sum(), above), (kept.sum(), 1 - above)]
     _verify(f"rule {rule.name!r} rejects more than it must", amounts, combination)
-    shown = [_latex(_show(value, combination)) for value in (above, 1 - above, *P, *S)]
+    shown = [latex(_show(value, combination)) for value in (above, 1 - above, *P, *S)]
     return [*shown[:2], f"({', '.join(shown[2 : 2 + V])})", f"({', '.join(shown[2 + V :])})"]
 
 
@@ -308,7 +244,7 @@ def _expression(side: Any) -> Expr:
 
 
 def _statement(lhs: Expr, rhs: Expr) -> str:
-    return f"{_latex(lhs)} = {_latex(rhs)}"
+    return f"{latex(lhs)} = {latex(rhs)}"
 
 
 def _term(part: Expr) -> Expr:
@@ -317,44 +253,3 @@ def _term(part: Expr) -> Expr:
     if constant.has(p, q) or not (sums in (0, 1) or isinstance(sums, Over)):
         raise SpecnbError(f"{part} isn't a constant times a sum over v")
     return constant * (sums.args[0] if isinstance(sums, Over) else p)
-
-
-def _in_case(expression: Expr, case: Case) -> Expr:
-    """Return an expression of p and q where the case decides every minimum, maximum and condition."""
-    return _decided(sympy.sympify(expression).subs({p: case.p, q: case.q}, simultaneous=True))
-
-
-def _decided(expression: Expr) -> Expr:
-    return expression.replace(Min, _least).replace(Max, lambda *args: -_least(*(-a for a in args)))
-
-
-def _least(*args: Expr) -> Expr:
-    least = args[0]
-    for other in args[1:]:
-        least = least if _is_nonnegative(other - least) else other
-    return least
-
-
-def _is_nonnegative(x: Expr) -> bool:
-    """Tell the sign of an expression, which the symbols' own assumptions must decide."""
-    x = sympy.factor(x)
-    if x.is_nonnegative:
-        return True
-    if x.is_nonpositive:
-        return False
-    raise _Undecided(f"the sign of {x} is undecided")
-
-
-def _is_zero(x: Expr) -> bool:
-    zero = sympy.sympify(x).is_zero
-    if zero is None:
-        raise _Undecided(f"whether {x} is 0 is undecided")
-    return zero
-
-
-_DECIDED = rules.elementwise(
-    lambda a, b: _least(sympy.sympify(a), sympy.sympify(b)),
-    lambda a, b: -_least(-sympy.sympify(a), -sympy.sympify(b)),
-    lambda x, a, b: b if _is_zero(x) or not _is_nonnegative(x) else a,
-    lambda a, b: sympy.Integer(0) if _is_zero(b) else a / b,
-)
