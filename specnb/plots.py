@@ -58,7 +58,7 @@ def one_step(parts: pd.DataFrame) -> Figure:
     figure, axes = _blank()
     axes.bar(x, kept, 0.62, color=BLUE, label="kept: min(p, q)")
     axes.bar(x, residual, 0.62, kept, color=ORANGE, edgecolor=BLACK, hatch="//", label="corrected: (p − q)₊")
-    axes.bar(x, rejected, 0.62, kept, color="none", edgecolor=BLACK, ls="--", label="rejected: (q − p)₊")
+    axes.bar(x, rejected, 0.62, kept, color="none", edgecolor=BLACK, ls="--", label="rejected: (q − p)₊ of q")
     axes.hlines(p, x - 0.4, x + 0.4, color=BLACK, lw=2.5, label="p, the target")
     axes.set_xticks(x, table.index)
     axes.set(xlabel="token", ylabel="probability", ylim=(0, 1.1 * (p + rejected).max()))
@@ -83,8 +83,8 @@ def ceiling(data: pd.DataFrame) -> Figure:
     for gamma in gammas:
         axes.axhline(gamma + 1, color=shades[gamma], lw=1, ls=":")
         axes.annotate(f"γ = {gamma}: at most {gamma + 1}", (1.01, gamma + 1), va="center", annotation_clip=False)
-    axes.set(xlabel="acceptance α (probability)", ylabel="tokens per target pass", xlim=(0, 1), ylim=(0.8, None))
-    axes.set_title("A step emits at least 1 and at most γ + 1 tokens", loc="left")
+    axes.set(xlabel="acceptance α (probability)", ylabel="mean tokens per target pass", xlim=(0, 1), ylim=(0.8, None))
+    axes.set_title("Mean tokens per step reach the ceiling γ + 1 only as α → 1", loc="left")
     return _closed(figure)
 
 
@@ -118,7 +118,7 @@ def acceptance_by_position(data: pd.DataFrame) -> Figure:
     figure, axes = _blank()
     axes.errorbar(
         data["position"], share, [share - low, high - share],
-        fmt="o", color=BLUE, capsize=4, label="accepted, 95 % interval",
+        fmt="o", color=BLUE, capsize=4, label="measured, 95 % Wilson interval",
     )  # fmt: skip
     axes.scatter(
         data["position"],
@@ -127,7 +127,7 @@ def acceptance_by_position(data: pd.DataFrame) -> Figure:
         s=500,
         color=VERMILION,
         lw=2.5,
-        label="exact: mean 1 − TV",
+        label="exact: mean 1 − TV of the judged rows",
     )
     axes.set_xticks(data["position"])
     axes.set(xlabel="position in the draft", ylabel="acceptance (probability)", ylim=(0, 1))

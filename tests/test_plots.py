@@ -94,12 +94,12 @@ def test_axes_carry_what_they_measure_and_titles_the_answer(figures):
     labels = {name: (f.axes[0].get_xlabel(), f.axes[0].get_ylabel()) for name, f in figures.items()}
     assert labels == {
         "one step": ("token", "probability"),
-        "ceiling": ("acceptance α (probability)", "tokens per target pass"),
+        "ceiling": ("acceptance α (probability)", "mean tokens per target pass"),
         "positions": ("position in the draft", "acceptance (probability)"),
     }
     assert [f.axes[0].get_title(loc="left") for f in figures.values()] == [
         "Kept 0.70 + corrected 0.30 = the target; rejected: 0.30",
-        "A step emits at least 1 and at most γ + 1 tokens",
+        "Mean tokens per step reach the ceiling γ + 1 only as α → 1",
         "The exact 1 − TV lies in 2 of 3 intervals",
     ]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from specnb.backends.philox import FEW, few_words
+from specnb.backends.philox import FEW, few_high_products, few_words
 from specnb.verdict import Status
 
 DRAFTING, ACCEPTING, FINAL = 0, 1, 2
@@ -62,7 +62,9 @@ def philox(seed, position, index, purpose, stream):
 
 
 def multiply_high(a, b):
-    """Return the high 64 bits of the 128-bit products of unsigned 64-bit integers."""
+    """Return the high 64 bits of the 128-bit products of unsigned 64-bit integers [B]."""
+    if len(a) <= FEW:
+        return np.array(few_high_products(a.tolist(), b.tolist()), np.uint64)
     a0, a1, b0, b1 = a & _LOW32, a >> _SHIFT32, b & _LOW32, b >> _SHIFT32
     middle = a1 * b0 + (a0 * b0 >> _SHIFT32)
     carry = (middle & _LOW32) + a0 * b1

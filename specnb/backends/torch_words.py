@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specnb.backends.philox import FEW, few_words
+from specnb.backends.philox import FEW, few_high_products, few_words
 
 _LOW32 = 0xFFFFFFFF
 
@@ -55,7 +55,8 @@ def _two_constants(a, b, device):
 def multiply_high(a, b):
     """Return the high 64 bits of a·b, a an unsigned 64-bit pattern, 0 <= b < 2^63."""
     if on_cpu(a.device) and a.numel() <= FEW:
-        products = [(x & 2**64 - 1) * y >> 64 for x, y in zip(a.flatten().tolist(), b.flatten().tolist(), strict=True)]
+        unsigned = [x & 2**64 - 1 for x in a.flatten().tolist()]
+        products = few_high_products(unsigned, b.flatten().tolist())
         return torch.tensor(products, dtype=torch.int64, device=a.device).view(a.shape)
     a0, a1, b0, b1 = a & _LOW32, a >> 32 & _LOW32, b & _LOW32, b >> 32
     middle = a1 * b0 + ((a0 * b0) >> 32 & _LOW32)
