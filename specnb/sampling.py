@@ -140,7 +140,7 @@ def _require(name: str, value: Any, valid: Any, expected: str) -> None:
     if _is_number(value):
         fits = valid(value)
     else:
-        values = to_numpy(value)
+        values = to_numpy(like(value, None, name))
         fits = values.dtype.kind in "iuf" and values.ndim <= 1 and bool(np.all(valid(values)))
     if not fits:
         raise SpecnbError(f"{name} is {value!r}; expected {expected}, one number or one per row")

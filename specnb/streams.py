@@ -35,7 +35,7 @@ def per_row(name: str, value: Any, batch: int, reference: Any, low: int, high: i
     values = integers(name, value, reference)
     if tuple(values.shape) != (batch,):
         raise SpecnbError(f"{name} is {describe(values)}; expected one integer, or one per request: [{batch}]")
-    if on_host(values) and batch and not bool(((values >= low) & (values <= high)).all()):
-        row = int((~((values >= low) & (values <= high))).nonzero()[0][0])
+    if on_host(values) and not bool((fits := (values >= low) & (values <= high)).all()):
+        row = int((~fits).nonzero()[0][0])
         raise SpecnbError(f"{name}[{row}] is {int(values[row])}; expected {low} <= {name} <= {high}")
     return values

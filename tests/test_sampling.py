@@ -138,6 +138,8 @@ def test_draws_follow_their_words(backend):
         ({"top_k": 2.5}, "top_k is 2.5; expected an integer"),
         ({"top_p": 0.0}, r"top_p is 0.0; expected in \(0, 1\]"),
         ({"min_p": [0.1, 2.0]}, "min_p is"),
+        ({"top_k": [[1], [1, 2]]}, "top_k is no array"),
+        ({"temperature": "hot"}, "temperature is <U3"),
     ],
 )
 def test_bad_settings_are_named(settings, said):

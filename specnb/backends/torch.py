@@ -1,4 +1,6 @@
-"""The arithmetic contract, batched in PyTorch: no loop over rows, no host sync on CUDA, one row pair read.
+"""The arithmetic contract, batched in PyTorch: no host sync on CUDA, one row pair read.
+
+Nothing loops over rows but a CPU's few random words, which Python's integers make faster than tensors do.
 
 Under `torch.compile` the whole verdict is one opaque operator, since fusing or contracting its float64
 arithmetic would change tokens. Signatures and results are those of `specnb.backends.numpy`.
