@@ -1,64 +1,24 @@
-"""Every verification rule as its conditional law, written once for numbers, fractions and symbols.
+"""Every verification rule as its conditional law, written once for numbers, fractions, symbols and tensors.
 
 A rule is a function law(draft, q, p, xp) of a drafted path and its rows,
 
     draft int [..., G], q [..., G, V], p [..., G+1, V]  →  lengths [..., G+1], correction [..., G+1, V]
 
 with lengths[n] = P(accept exactly n drafts) and correction[n] = the law of the token emitted after n. It does
-all arithmetic by + − × and `xp`, so the same lines read float64 arrays (`FLOAT64`), object arrays of
-`fractions.Fraction` (`EXACT`) and of SymPy expressions (`specnb.proofs`). A new rule is such a function and
-one line in `RULES`.
+all arithmetic by + − × and `xp` (`specnb.arithmetic`), so the same lines give numbers, exact laws, proofs and, in
+`specnb.verify`, samples. A new rule is such a function in a `Rule`; what real code got wrong is in
+`specnb.mistakes`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from fractions import Fraction
+from functools import partial
 from typing import Any
 
-import numpy as np
-
+from specnb.arithmetic import Arithmetic
 from specnb.errors import SpecnbError
-
-
-@dataclass(frozen=True)
-class Arithmetic:
-    """The operations that a law may use beyond + − ×, on arrays of one kind of number.
-
-    where(x, a, b) is a where x > 0, else b; divide(a, b) is a/b, and 0 where b is 0: an impossible draft is
-    never accepted, and an empty residual has no mass.
-    """
-
-    min: Callable[[Any, Any], Any]
-    max: Callable[[Any, Any], Any]
-    where: Callable[[Any, Any, Any], Any]
-    divide: Callable[[Any, Any], Any]
-
-    def sum(self, x: np.ndarray) -> np.ndarray:
-        """Return the sums over the last axis, which is kept with length 1."""
-        return x.sum(axis=-1, keepdims=True)
-
-
-def _divide_float64(a, b):
-    a, b = np.broadcast_arrays(a, b)
-    return np.divide(a, b, out=np.zeros(a.shape), where=b != 0)
-
-
-def elementwise(minimum: Callable, maximum: Callable, where: Callable, divide: Callable) -> Arithmetic:
-    """Return the arithmetic of object arrays whose elements these four functions combine."""
-    return Arithmetic(
-        np.frompyfunc(minimum, 2, 1), np.frompyfunc(maximum, 2, 1),
-        np.frompyfunc(where, 3, 1), np.frompyfunc(divide, 2, 1),
-    )  # fmt: skip
-
-
-def _divide_exactly(a, b):
-    return Fraction(a) / b if b else Fraction(0)
-
-
-FLOAT64 = Arithmetic(np.minimum, np.maximum, lambda x, a, b: np.where(x > 0, a, b), _divide_float64)
-EXACT = elementwise(min, max, lambda x, a, b: a if x > 0 else b, _divide_exactly)
 
 
 def acceptance(q: Any, p: Any, xp: Arithmetic) -> Any:
@@ -68,8 +28,7 @@ def acceptance(q: Any, p: Any, xp: Arithmetic) -> Any:
 
 def residual(q: Any, p: Any, xp: Arithmetic) -> Any:
     """Return the law of the correction, (p − q)+ over its sum; p over its own where p − q leaves nothing."""
-    remaining = xp.max(p - q, 0)
-    return normalised(xp.where(xp.sum(remaining), remaining, p), xp)
+    return normalised_or(xp.max(p - q, 0), p, xp)
 
 
 def normalised(weights: Any, xp: Arithmetic) -> Any:
@@ -77,56 +36,193 @@ def normalised(weights: Any, xp: Arithmetic) -> Any:
     return xp.divide(weights, xp.sum(weights))
 
 
-def first_rejection(accept: np.ndarray) -> np.ndarray:
-    """Return the law [..., G+1] of n, where accept[..., i] is P(draft i is kept | all before it are)."""
-    one = np.ones((*accept.shape[:-1], 1), accept.dtype)
-    reached = np.concatenate([one, np.cumprod(accept, axis=-1)], axis=-1)
-    return reached * np.concatenate([1 - accept, one], axis=-1)
+def normalised_or(weights: Any, otherwise: Any, xp: Arithmetic) -> Any:
+    """Return weights over their sum, and where that is 0 the other weights over theirs."""
+    return normalised(xp.where(xp.sum(weights), weights, otherwise), xp)
 
 
-def at(rows: np.ndarray, draft: np.ndarray) -> np.ndarray:
-    """Return each drafted token's own entry of its row, [..., G]; 0 for an id outside the vocabulary."""
-    V = rows.shape[-1]
-    inside = (draft >= 0) & (draft < V)
-    entries = np.take_along_axis(rows, np.where(inside, draft, 0)[..., None], axis=-1)[..., 0]
-    return np.where(inside, entries, 0)
+def draft_by_draft(accept: Any, corrections: Any, p: Any, xp: Arithmetic) -> tuple[Any, Any]:
+    """Return the law of a rule that judges drafts in turn and stops at the first that it rejects.
 
-
-def point(draft: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Return one-hot rows at the drafted tokens, of the kind of `rows`; zeros for an id outside."""
-    return np.where(draft[..., None] == np.arange(rows.shape[-1]), 1, 0 * rows)
+    accept [..., G]: P(draft i is kept | all before it are). corrections [..., G, V]: the law of the token that
+    replaces it. p [..., G+1, V]: its last row, over its sum, is the law of the bonus.
+    """
+    G = accept.shape[-1]
+    kept, lengths = xp.ones(p), []
+    for i in range(G):
+        lengths.append(kept * (1 - accept[..., i : i + 1]))
+        kept = kept * accept[..., i : i + 1]
+    return xp.join([*lengths, kept], -1), xp.join([corrections, normalised(p[..., G:, :], xp)], -2)
 
 
 def token(draft, q, p, xp):
     """Keep a draft with probability min(1, p/q); correct a rejection from (p − q)+, else draw a bonus."""
-    G = draft.shape[-1]
-    drafted, bonus = p[..., :G, :], p[..., G:, :]
-    lengths = first_rejection(acceptance(at(q, draft), at(drafted, draft), xp))
-    return lengths, np.concatenate([residual(q, drafted, xp), normalised(bonus, xp)], axis=-2)
+    drafted = p[..., : draft.shape[-1], :]
+    accept = acceptance(xp.at(q, draft), xp.at(drafted, draft), xp)
+    return draft_by_draft(accept, residual(q, drafted, xp), p, xp)
 
 
 def match(draft, q, p, xp):
     """Keep a draft while the target's own draw agrees with it: the token rule with a one-hot draft row."""
-    return token(draft, point(draft, p[..., : draft.shape[-1], :]), p, xp)
+    return token(draft, xp.point(draft, p[..., : draft.shape[-1], :]), p, xp)
+
+
+def block(draft, q, p, xp):
+    """Keep the longest prefix whose own test succeeds, whatever became of the tests before it.
+
+    With a_0 = 1 and a_i = min(1, a_{i−1}·p/q), test i < γ succeeds with probability S_i/(S_i + 1 − a_i), where
+    S_i = Σ(a_i·p_{i+1} − q_{i+1})+, and test γ with probability a_γ; the correction after n is (a_n·p − q)+.
+    """
+    G = draft.shape[-1]
+    drafted = p[..., :G, :]
+    ratio = xp.divide(xp.at(drafted, draft), xp.at(q, draft))
+    a, lengths, corrections = xp.ones(p), [xp.ones(p)], []
+    for i in range(G):
+        row = drafted[..., i : i + 1, :]
+        rest = xp.max(a[..., None] * row - q[..., i : i + 1, :], 0)
+        if i:
+            S = xp.sum(rest)[..., 0]
+            lengths = _rescued(lengths, xp.where(S + (1 - a), xp.divide(S, S + (1 - a)), 1))
+        corrections.append(normalised_or(rest, row, xp))
+        a = xp.min(1, a * ratio[..., i : i + 1])
+    if G:
+        lengths = _rescued(lengths, a)
+    return xp.join(lengths, -1), xp.join([*corrections, normalised(p[..., G:, :], xp)], -2)
+
+
+def _rescued(lengths: list[Any], success: Any) -> list[Any]:
+    """Return the law of n after one test more, whose success keeps the longer prefix."""
+    return [*(length * (1 - success) for length in lengths), success]
+
+
+def coupled(draft, q, p, xp):
+    """Keep a draft while the target's token, drawn by the same uniform as the draft, is the same.
+
+    Both are picked by inverting a distribution function, so they agree where the two intervals of one token
+    overlap; the correction is the target's token, given that the uniform lay in the draft's interval of q.
+    """
+    drafted = normalised(p[..., : draft.shape[-1], :], xp)
+    ends = normalised(q, xp).cumsum(-1)
+    low, high = (xp.at(edge, draft)[..., None] for edge in (ends - normalised(q, xp), ends))
+    overlap = xp.max(xp.min(drafted.cumsum(-1), high) - xp.max(drafted.cumsum(-1) - drafted, low), 0)
+    accept = xp.divide(xp.at(overlap, draft), xp.at(normalised(q, xp), draft))
+    others = xp.where(xp.point(draft, drafted), 0, overlap)
+    return draft_by_draft(accept, normalised_or(others, drafted, xp), p, xp)
+
+
+def _lenient(draft, q, p, xp, *, l, residual_of):  # noqa: E741  the paper's own letter
+    drafted = p[..., : draft.shape[-1], :]
+    l = xp.number(l)  # noqa: E741
+    accept = acceptance(l * xp.at(q, draft), xp.at(drafted, draft), xp)
+    return draft_by_draft(accept, residual(q if residual_of == "p - q" else l * q, drafted, xp), p, xp)
+
+
+def _ensemble(draft, q, p, xp, *, w):
+    G, w = draft.shape[-1], xp.number(w)
+    return token(draft, q, xp.join([w * p[..., :G, :] + (1 - w) * q, p[..., G:, :]], -2), xp)
+
+
+def _typical(draft, q, p, xp, *, epsilon, delta):
+    drafted = p[..., : draft.shape[-1], :]
+    entropy = -xp.sum(drafted * xp.log(xp.where(drafted, drafted, 1)))[..., 0]
+    threshold = xp.min(epsilon, delta * xp.exp(-entropy))
+    accept = xp.where(xp.at(drafted, draft) - threshold, 1.0, 0.0)
+    return draft_by_draft(accept, normalised(drafted, xp), p, xp)
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A verification rule: its name, its conditional law, where it comes from, and whether it is lossless."""
+    """A verification rule: its name, its conditional law, where it comes from, and whether it is lossless.
+
+    parameters: their values, part of the label. formula: how it accepts and corrects, in LaTeX. sampler: which
+    function of a backend decides it; the default decides any rule by its law. reads_q: whether that needs q's rows.
+    """
 
     name: str
-    law: Callable[..., tuple[np.ndarray, np.ndarray]] = field(repr=False)
+    law: Callable[..., tuple[Any, Any]] = field(repr=False, compare=False)
     reference: str
     lossless: bool
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    formula: str = field(default="", repr=False, compare=False)
+    sampler: str = field(default="verify_by_law", repr=False, compare=False)
+    reads_q: bool = field(default=True, repr=False, compare=False)
+
+    @property
+    def label(self) -> str:
+        """Return the name with its parameters, which verdicts and generations carry."""
+        values = ", ".join(f"{name}={value}" for name, value in self.parameters.items())
+        return f"{self.name}({values})" if values else self.name
+
+    def _repr_html_(self) -> str:
+        from specnb.display import rule_html
+
+        return rule_html(self)
 
 
 RULES = {
     rule.name: rule
     for rule in (
-        Rule("token", token, "Leviathan, Kalman, Matias 2023, arXiv:2211.17192, Algorithm 1", lossless=True),
-        Rule("match", match, "the target's own draw, compared; the token rule with q one-hot", lossless=True),
+        Rule("token", token, "Leviathan, Kalman, Matias 2023, arXiv:2211.17192, Algorithm 1", lossless=True,
+             formula=r"u\,q(x) < p(x), \quad \text{else } (p - q)_+", sampler="verify"),
+        Rule("match", match, "the target's own draw, compared; the token rule with q one-hot", lossless=True,
+             formula=r"u < p(x), \quad \text{else } p \text{ without } x", sampler="verify", reads_q=False),
+        Rule("block", block, "Sun et al. 2024, arXiv:2403.10444", lossless=True,
+             formula=r"a_i = \min(1, a_{i-1} p/q), \quad u_i < \frac{S_i}{S_i + 1 - a_i}, \quad (a_n p - q)_+",
+             sampler="verify_block"),
+        Rule("coupled", coupled, "inverse-CDF coupling: draft and target share a position's uniform", lossless=True,
+             formula=r"F_q^{-1}(u) = F_p^{-1}(u), \quad \text{else } F_p^{-1}(u)", sampler="verify_coupled", reads_q=False),
     )
-}
+}  # fmt: skip
+"""The lossless rules by name. The lossy ones are functions of their parameters: nobody reaches one by a typo."""
+
+
+def lenient(l: Any, residual: str = "p - q") -> Rule:  # noqa: E741  the paper's own letter
+    """Return the lossy rule that keeps a draft with probability min(1, p/(l·q)), 0 < l <= 1 (1 is `token`).
+
+    residual: "p - q" or "p - lq", the law of corrections before it is normalised. Source: the leniency of
+    Leviathan et al. 2023, appendix A.5.
+
+    >>> lenient(0.5).label
+    'lenient(l=0.5, residual=p - q)'
+    """
+    _require("l", l, 0 < l <= 1, "0 < l <= 1")
+    _require("residual", residual, residual in ("p - q", "p - lq"), "'p - q' or 'p - lq'")
+    return Rule("lenient", partial(_lenient, l=l, residual_of=residual),
+                "Leviathan, Kalman, Matias 2023, arXiv:2211.17192, appendix A.5", lossless=False,
+                parameters={"l": l, "residual": residual},
+                formula=r"u\,l\,q(x) < p(x)")  # fmt: skip
+
+
+def ensemble(w: Any) -> Rule:
+    """Return the lossy rule that verifies against w·p + (1 − w)·q, 0 <= w <= 1 (1 is `token`); the bonus is p's.
+
+    Its drafted positions have exactly that law, of total variation (1 − w)·TV(p, q) from p.
+
+    >>> ensemble(0.75).lossless
+    False
+    """
+    _require("w", w, 0 <= w <= 1, "0 <= w <= 1")
+    return Rule("ensemble", partial(_ensemble, w=w), "the token rule with the target w p + (1 - w) q",
+                lossless=False, parameters={"w": w}, formula=r"p \to w p + (1 - w) q")  # fmt: skip
+
+
+def typical(epsilon: float = 0.3, delta: float = 0.09) -> Rule:
+    """Return the lossy rule that keeps a draft iff p(x) > min(ε, δ·exp(−H(p))), else draws from p; floats only.
+
+    epsilon, delta > 0; H is the entropy of p in nats. Source: Cai et al. 2024, arXiv:2401.10774, section 2.3.1.
+
+    >>> typical().label
+    'typical(epsilon=0.3, delta=0.09)'
+    """
+    _require("epsilon", epsilon, epsilon > 0, "epsilon > 0")
+    _require("delta", delta, delta > 0, "delta > 0")
+    return Rule("typical", partial(_typical, epsilon=epsilon, delta=delta),
+                "Cai et al. 2024 (Medusa), arXiv:2401.10774, section 2.3.1", lossless=False,
+                parameters={"epsilon": epsilon, "delta": delta},
+                formula=r"p(x) > \min(\epsilon, \delta e^{-H(p)})")  # fmt: skip
+
+
+LOSSY = {"lenient": "lenient(l=0.5)", "ensemble": "ensemble(w=0.75)", "typical": "typical()"}
 
 
 def get(rule: str | Rule) -> Rule:
@@ -137,16 +233,13 @@ def get(rule: str | Rule) -> Rule:
     """
     if isinstance(rule, Rule):
         return rule
-    if not isinstance(rule, str) or rule not in RULES:
-        raise SpecnbError(f"rule {rule!r} is unknown; expected one of {', '.join(RULES)}, or a Rule")
-    return RULES[rule]
+    if isinstance(rule, str) and rule in RULES:
+        return RULES[rule]
+    if isinstance(rule, str) and rule in LOSSY:
+        raise SpecnbError(f"rule {rule!r} is lossy and has parameters; pass specnb.rules.{LOSSY[rule]}, say")
+    raise SpecnbError(f"rule {rule!r} is unknown; expected one of {', '.join(RULES)}, or a Rule")
 
 
-def name_of(rule: str | Rule) -> str:
-    """Return the name of a rule that the backends decide; a rule of one's own has laws, not yet verdicts."""
-    rule = get(rule)
-    if RULES.get(rule.name) is not rule:
-        raise SpecnbError(
-            f"rule {rule.name!r} can't be sampled; expected one of {', '.join(RULES)} (specnb.laws takes any)"
-        )
-    return rule.name
+def _require(name: str, value: Any, fits: bool, expected: str) -> None:
+    if not fits:
+        raise SpecnbError(f"{name} is {value!r}; expected {expected}")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, TypeAlias
 
 import sympy
 from sympy import Max, Min, Symbol
 from sympy.printing.latex import LatexPrinter
 
-from specnb import rules
+from specnb.arithmetic import elementwise
 from specnb.errors import SpecnbError
 
 Expr: TypeAlias = Any  # a SymPy expression; its own annotations promise less than what comes back
@@ -113,9 +114,10 @@ def _is_zero(x: Expr) -> bool:
     return zero
 
 
-DECIDED = rules.elementwise(
+DECIDED = elementwise(
     lambda a, b: _least(sympy.sympify(a), sympy.sympify(b)),
     lambda a, b: -_least(-sympy.sympify(a), -sympy.sympify(b)),
     lambda x, a, b: b if _is_zero(x) or not _is_nonnegative(x) else a,
     lambda a, b: sympy.Integer(0) if _is_zero(b) else a / b,
+    lambda value: value if isinstance(value, sympy.Basic) else sympy.Rational(Fraction(value)),
 )

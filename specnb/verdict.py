@@ -10,7 +10,7 @@ import numpy as np
 
 from specnb.arrays import to_numpy
 from specnb.errors import SpecnbError
-from specnb.validation import effective_lengths
+from specnb.rules import Rule
 
 CONTRACT = 1
 """The version of the arithmetic that decides tokens; recorded in every verdict."""
@@ -38,50 +38,46 @@ class Verdict:
     tokens: int64 [B, G+1], the accepted drafts and one final token, padded with −1 (without batch: [G+1]).
     num_accepted: int64 [B], drafts kept; the step emits num_accepted + 1 tokens.
     status: int32 [B], 0 where nothing was wrong, else `Status` bits.
-    rule, backend, contract: how it was decided.
+    decided_by, backend, contract: how it was decided; `rule` is the label of the first, `lossless` its claim.
     """
 
     tokens: Any
     num_accepted: Any
     status: Any
-    rule: str
+    decided_by: Rule = field(repr=False)
     backend: str
     inputs: tuple[Any, Any, Any, Any, Any] = field(repr=False)  # draft, q, p, lengths, onehot: [B, …], not copied
     contract: int = CONTRACT
 
+    @property
+    def rule(self) -> str:
+        """Return the rule's name, with its parameters if it has any."""
+        return self.decided_by.label
+
+    @property
+    def lossless(self) -> bool:
+        """Tell whether the rule keeps the target's law, as its author says."""
+        return self.decided_by.lossless
+
     def residual(self, row: int = 0) -> np.ndarray:
         """Return the law, float64 [V], that the final token of a row was drawn from.
 
-        After a rejection that is (p − q)+ over its sum, after full acceptance p over its sum, in the contract's
-        integer masses; all zeros where nothing could be drawn. It is read from the arrays that were verified:
+        By the rule `token` that is (p − q)+ over its sum after a rejection and p over its sum after full acceptance,
+        in the contract's integer masses; all zeros where nothing could be drawn. It is read from the arrays that were verified:
         change those and it changes.
         """
-        from specnb.backends.numpy import weights
+        from specnb.backends.numpy import final_masses
 
-        draft, q, p, lengths, onehot = self.inputs
-        if isinstance(row, bool) or not isinstance(row, (int, np.integer)) or not 0 <= row < len(draft):
-            raise SpecnbError(f"row {row!r} is outside this verdict's batch; expected 0 <= row < {len(draft)}")
-        n = int(np.atleast_1d(to_numpy(self.num_accepted))[row])
-        length = effective_lengths(to_numpy(draft), None if lengths is None else to_numpy(lengths))[row]
-        V = max(p.shape[2], 0 if q is None else q.shape[2])
-        law, taken = _widened(p[row][n], V), np.zeros(V)
-        if n < length and (q is None or (onehot is not None and bool(onehot[row]))):
-            taken[np.arange(V) == int(draft[row][n])] = 1.0
-        elif n < length and q is not None:
-            taken = _widened(q[row][n], V)
-        with np.errstate(invalid="ignore"):
-            mass = weights(law - np.where(taken > 0, taken, 0.0))
-        mass = mass if mass.any() else weights(law)
-        drawn = np.atleast_2d(to_numpy(self.tokens))[row, n] >= 0
-        return mass / mass.sum() if drawn else np.zeros(V)
+        B = len(self.inputs[0])
+        if isinstance(row, bool) or not isinstance(row, (int, np.integer)) or not 0 <= row < B:
+            raise SpecnbError(f"row {row!r} is outside this verdict's batch; expected 0 <= row < {B}")
+        one = [values if values is None else to_numpy(values[row : row + 1]) for values in self.inputs]
+        n = np.atleast_1d(to_numpy(self.num_accepted))[row : row + 1]
+        mass = final_masses(self.decided_by, *one, n)[0]
+        drawn = np.atleast_2d(to_numpy(self.tokens))[row, n[0]] >= 0
+        return mass / mass.sum() if drawn else np.zeros(len(mass))
 
     def _repr_html_(self) -> str:
         from specnb.display import verdict_html
 
         return verdict_html(self)
-
-
-def _widened(row: Any, V: int) -> np.ndarray:
-    """Return a row as float64 [V], zero-extended."""
-    values = to_numpy(row).astype(np.float64)
-    return np.pad(values, (0, V - len(values)))

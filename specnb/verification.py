@@ -9,6 +9,7 @@ import numpy as np
 from specnb import backends, rules
 from specnb.arrays import convert, describe, dtype_name, floats, integers, is_torch, like
 from specnb.errors import SpecnbError
+from specnb.rules import Rule
 from specnb.sampling import MAX_VOCABULARY
 from specnb.streams import keys, per_row
 from specnb.validation import check_everything
@@ -20,7 +21,7 @@ def verify(
     q: Any,
     p: Any,
     *,
-    rule: str = "token",
+    rule: str | Rule = "token",
     lengths: Any = None,
     onehot: Any = None,
     seed: Any = None,
@@ -31,8 +32,8 @@ def verify(
 ) -> Verdict:
     """Accept a prefix of each drafted path and draw one more token, so that the output law is the target's.
 
-    Draft i is accepted if u_i·q_i(x_i) < p_i(x_i). At the first rejection the final token comes from
-    (p_i − q_i)+, normalised; after full acceptance it is a bonus from p_G. Every shape below may come
+    By the rule `token`, draft i is accepted if u_i·q_i(x_i) < p_i(x_i). At the first rejection the final token
+    comes from (p_i − q_i)+, normalised; after full acceptance it is a bonus from p_G. Every shape below may come
     without its batch dimension. No input is changed.
 
     Parameters
@@ -42,7 +43,10 @@ def verify(
         arg-max).
     p : float [B, G+1, V], the target's distributions, the last one for the bonus. float16, bfloat16, float32
         or float64; any strides; V up to 2^20. The narrower of q and p is extended by zeros.
-    rule : "token" (Leviathan et al. 2023) or "match" (accept if the target's own draw would agree; needs no q).
+    rule : "token" (Leviathan et al. 2023), "block" (Sun et al. 2024), "match" (accept if the target's own draw would
+        agree; needs no q) or "coupled" (the draft was drawn by its position's own word, as `specnb.draw` with
+        purpose=3 does; takes a seed, needs no q). Or a `specnb.rules.Rule`, lossy or your own, decided by its law
+        on numpy and torch.
     lengths : int or int [B], drafts per row where rows are ragged; None is G.
     onehot : bool [B], rows whose drafts are one-hot whatever q holds.
     seed : int (row b uses stream b of that key) or int [B] (each request its own key), 0 <= seed < 2^63.
@@ -72,26 +76,28 @@ def verify(
     >>> verify([2], q, p, uniforms=[0.40, 0.5]).tokens.tolist()  # rejected: (p − q)+ is all on token 0
     [0, -1]
     """
-    name = rules.name_of(rule)
+    rule = rules.get(rule)
     p = floats("p", p, next((a for a in (p, q, draft) if is_torch(a)), None))
     batched = p.ndim == 3
     draft, q, p = _rows(draft, q, p, batched)
     B, G = draft.shape
     lengths, onehot = _per_request(lengths, onehot, B, G, p)
     seed, position, uniforms = _randomness(seed, position, uniforms, B, G, p)
+    if uniforms is not None and rule.sampler == "verify_coupled":
+        raise SpecnbError("rule 'coupled' shares a word with each draft, so it takes a seed; expected uniforms=None")
+    read_q = q if rule.reads_q else None
     if validate == "raise":
-        check_everything(draft, None if name == "match" else q, p, lengths, onehot, uniforms)
+        check_everything(draft, read_q, p, lengths, onehot, uniforms)
     elif validate != "flag":
         raise SpecnbError(f"validate is {validate!r}; expected 'flag' or 'raise'")
 
     backend = backends.default_name(p) if backend is None else backend
-    module = backends.load(backend, p.device.type if is_torch(p) else "cpu")
-    read_q = None if name == "match" else q
+    decide = backends.decider(backends.load(backend, p.device.type if is_torch(p) else "cpu"), rule)
     arrays = convert(backend, draft, read_q, p, lengths, onehot, seed, position, uniforms)
-    tokens, num_accepted, status = (like(a, p) for a in module.verify(*arrays))
+    tokens, num_accepted, status = (like(a, p) for a in decide(*arrays))
     if not batched:
         tokens, num_accepted, status = tokens[0], num_accepted[0], status[0]
-    return Verdict(tokens, num_accepted, status, name, backend, (draft, read_q, p, lengths, onehot))
+    return Verdict(tokens, num_accepted, status, rule, backend, (draft, read_q, p, lengths, onehot))
 
 
 def _rows(draft: Any, q: Any, p: Any, batched: bool) -> tuple[Any, Any, Any]:

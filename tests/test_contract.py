@@ -10,8 +10,7 @@ import pytest
 import torch
 
 import specnb
-from specnb.backends import numpy as numpy_backend
-from specnb.backends import torch_words
+from specnb.backends import numpy_words, torch_words
 from specnb.backends.philox import philox_word
 from specnb.verdict import Status
 
@@ -33,18 +32,18 @@ def test_contract_version():
 @pytest.mark.parametrize(("key", "counter", "word"), KNOWN_WORDS)
 def test_known_words(key, counter, word):
     assert philox_word(key, *counter) == word
-    assert int(numpy_backend.philox(np.uint64(key), *counter)) == word
+    assert int(numpy_words.philox(np.uint64(key), *counter)) == word
 
 
 def test_the_counter_wraps_in_numpy():
     key, stream, positions = 2**62 + 977, 2**31 + 5, np.arange(2**32 - 50, 2**32 + 50)  # the counter wraps
     expected = [philox_word(key, position, 3, 1, stream) for position in positions.tolist()]
-    assert numpy_backend.philox(key, positions, 3, 1, stream).tolist() == expected
+    assert numpy_words.philox(key, positions, 3, 1, stream).tolist() == expected
 
 
 @pytest.mark.parametrize("count", [10, 100])  # in Python's integers, and in arrays
 @pytest.mark.parametrize("words", [
-    lambda *arguments: numpy_backend.words(*arguments),
+    lambda *arguments: numpy_words.words(*arguments),
     lambda *arguments: torch_words.words(*map(to_tensor, arguments), torch.device("cpu")),
 ], ids=["numpy", "torch"])  # fmt: skip
 def test_words_of_requests(words, count):
@@ -65,7 +64,7 @@ def test_high_products(count):
     rng = np.random.default_rng(0)
     a, b = rng.integers(0, 2**64, count, np.uint64), rng.integers(0, 2**63, count, np.uint64)
     expected = [int(x) * int(y) >> 64 for x, y in zip(a, b, strict=True)]
-    assert numpy_backend.multiply_high(a, b).tolist() == expected
+    assert numpy_words.multiply_high(a, b).tolist() == expected
     tensors = torch.from_numpy(a.view(np.int64)), torch.from_numpy(b.view(np.int64))
     assert torch_words.multiply_high(*tensors).tolist() == expected
 

@@ -49,8 +49,8 @@ def _resample_from_p(draft, q, p, xp):
 
 
 def _swapped_ratio(draft, q, p, xp):
-    accept = rules.acceptance(rules.at(p[..., : draft.shape[-1], :], draft), rules.at(q, draft), xp)
-    return rules.first_rejection(accept), rules.token(draft, q, p, xp)[1]
+    accept = rules.acceptance(xp.at(p[..., : draft.shape[-1], :], draft), xp.at(q, draft), xp)
+    return rules.draft_by_draft(accept, rules.token(draft, q, p, xp)[1][..., :-1, :], p, xp)
 
 
 @pytest.mark.parametrize(

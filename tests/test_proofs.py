@@ -82,7 +82,7 @@ def _resample_from_p(draft, q, p, xp):
 
 def _always_accepting(draft, q, p, xp):
     _, correction = rules.token(draft, q, p, xp)
-    return rules.first_rejection(1 + 0 * rules.at(q, draft)), correction
+    return rules.draft_by_draft(1 + 0 * xp.at(q, draft), correction[..., :-1, :], p, xp)[0], correction
 
 
 @pytest.mark.parametrize("law", [_resample_from_p, _always_accepting])
@@ -110,8 +110,7 @@ def _half_as_willing(draft, q, p, xp):
     """Keep a draft half as often as one may, and correct by all that is then lacking: lossless, but slower."""
     keep = rules.acceptance(q, p[..., :1, :], xp) / 2
     lacking = rules.normalised(p[..., :1, :] - q * keep, xp)
-    bonus = rules.normalised(p[..., 1:, :], xp)
-    return rules.first_rejection(rules.at(keep, draft)), np.concatenate([lacking, bonus], axis=-2)
+    return rules.draft_by_draft(xp.at(keep, draft), lacking, p, xp)
 
 
 def test_a_lossless_rule_that_rejects_too_much_is_told_so():

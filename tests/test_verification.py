@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 
 import numpy as np
 import pytest
@@ -251,11 +250,12 @@ def test_a_default_device_changes_nothing():
         specnb.draw(specnb.probabilities(p[:, 0].log(), specnb.Sampling(0.5, top_p=0.5)), seed=3)
 
 
-def test_a_rule_of_ones_own_is_refused_not_replaced():
-    mine = dataclasses.replace(specnb.rules.get("token"), name="mine", lossless=False)
-    with pytest.raises(SpecnbError, match="rule 'mine' can't be sampled"):
-        specnb.verify([2], Q, P, seed=1, rule=mine)
-    assert specnb.verify([2], Q, P, seed=1, rule=specnb.rules.get("match")).rule == "match"
+def test_a_rule_of_ones_own_is_decided_by_its_law_and_carries_its_label():
+    token = specnb.rules.get("token")
+    mine = specnb.rules.Rule("mine", token.law, "this test", lossless=False)
+    verdict = specnb.verify([2], Q, P, seed=1, rule=mine)
+    assert (verdict.rule, verdict.lossless) == ("mine", False)
+    assert verdict.tokens.tolist() == specnb.verify([2], Q, P, seed=1).tokens.tolist()
 
 
 def test_uniforms_need_their_dtype_and_shape():

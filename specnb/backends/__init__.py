@@ -7,11 +7,14 @@ nothing falls back silently.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple
 
 from specnb.arrays import is_torch
 from specnb.errors import SpecnbError
+from specnb.rules import Rule
 
 NAMES = ("numpy", "torch", "triton")
 
@@ -63,6 +66,17 @@ def load(name: str, device: str | None = None) -> ModuleType:
     else:
         from specnb.backends import triton as module
     return module
+
+
+def decider(module: ModuleType, rule: Rule) -> Callable[..., tuple[Any, Any, Any]]:
+    """Return the function of a backend that decides a rule; it takes the arguments of its `verify`."""
+    decide = getattr(module, rule.sampler, None)
+    if decide is None:
+        raise SpecnbError(
+            f"rule {rule.label} is known by its law alone, which backend {module.__name__.split('.')[-1]!r} can't "
+            "sample; pass backend='torch' or 'numpy'"
+        )
+    return partial(decide, rule.law) if rule.sampler == "verify_by_law" else decide
 
 
 class Availability(NamedTuple):
