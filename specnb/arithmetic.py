@@ -25,8 +25,8 @@ class Arithmetic:
     """The operations that a law may use beyond + − ×, on arrays of one kind of number.
 
     min, max: elementwise, of arrays or numbers. where(x, a, b) is a where x > 0, else b. divide(a, b) is a/b, and
-    0 where b is 0: an impossible draft is never accepted, and an empty residual has no mass. number: a parameter, int, float
-    or Fraction, as these arrays take it. log, exp: floats only.
+    0 where b is 0: an impossible draft is never accepted, and an empty residual has no mass. number: a parameter (int,
+    float or Fraction) as these arrays take it. log, exp: floats only.
     """
 
     min: Callable[[Any, Any], Any]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from specnb.errors import SpecnbError
 from specnb.validation import effective_lengths
 
 if TYPE_CHECKING:
+    from specnb.rules import Rule
     from specnb.verdict import Verdict
 
 _BOX = "padding: 1px 4px; margin: 1px; border-radius: 3px; "
@@ -43,6 +45,12 @@ TERMINAL = {
     "plain": ("", "", ""),
 }
 """How a terminal draws them: the code that turns the colour on, and the marks where there is no colour."""
+
+EXAMPLE = {
+    "p": [Fraction(1, 2), Fraction(3, 10), Fraction(1, 5)],
+    "q": [Fraction(1, 5), Fraction(3, 10), Fraction(1, 2)],
+}
+"""The rows of README's example, by which a rule shows itself."""
 
 MAX_ROWS = 16
 """Requests of a batch that a verdict shows; the rest is counted."""
@@ -111,20 +119,45 @@ def verdict_html(verdict: Verdict, labels: Sequence[str] | Callable[[int], str] 
     length = effective_lengths(draft, None if lengths is None else to_numpy(lengths))
     B, G = draft.shape
     flagged = bool(status.any())
+    looks_ahead = verdict.decided_by.sampler in ("verify_block", "verify_by_law")
     heads = ["request", *(f"draft {i + 1}" for i in range(G)), "then", *["status"] * flagged]
     body = []
     for b in range(min(B, MAX_ROWS)):
         n, L = int(accepted[b]), int(length[b])
-        cells = [*_drafted(draft[b], n, L, labels), _final(int(tokens[b, n]), n < L, labels)]
+        cells = [*_drafted(draft[b], n, L, labels, looks_ahead), _final(int(tokens[b, n]), n < L, labels)]
         body.append([str(b), *cells, *[_status(int(status[b]))] * flagged])
     more = f" · {B - MAX_ROWS} more requests" if B > MAX_ROWS else ""
-    caption = f"rule {verdict.rule} · backend {verdict.backend} · contract {verdict.contract}{more}"
+    lossy = "" if verdict.lossless else " (lossy)"
+    caption = f"rule {verdict.rule}{lossy} · backend {verdict.backend} · contract {verdict.contract}{more}"
     return _table(heads, body, caption)
 
 
-def _drafted(draft: np.ndarray, accepted: int, length: int, labels: Any) -> list[str]:
-    """Return the cells of a request's drafts: kept, rejected, never looked at, or absent."""
-    kinds = ["accepted"] * accepted + ["rejected"] + ["plain"] * length
+def rule_markdown(rule: Rule) -> str:
+    """Return a rule as Markdown: its formula, and what it does to a small pair of rows in one step of two drafts."""
+    from specnb import laws
+
+    p, q = (EXAMPLE[name] if rule.exact else [float(x) for x in EXAMPLE[name]] for name in "pq")
+    accepted = laws.accepted_law(rule, p=p, q=q, gamma=2)
+    off = laws.total_variation(laws.joint_law(rule, p=p, q=q, gamma=2), laws.target_law(p, 3))
+    claim = "lossless" if rule.lossless else "lossy"
+    shown = ["(" + ", ".join(map(str, EXAMPLE[name])) + ")" for name in "pq"]
+    heads = [*(f"P(n = {n})" for n in range(3)), "E[n]", "TV of the output from p"]
+    cells = [*accepted, (accepted * np.arange(3)).sum(), off]
+    table = [heads, ["---"] * len(heads), [_short(value) for value in cells]]
+    return "\n\n".join([
+        f"**{rule.label}** ({claim}): {rule.reference}", *([f"$${rule.formula}$$"] if rule.formula else []),
+        f"With p = {shown[0]}, q = {shown[1]} at every position and γ = 2:",
+        "\n".join("| " + " | ".join(row) + " |" for row in table),
+    ])  # fmt: skip
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _drafted(draft: np.ndarray, accepted: int, length: int, labels: Any, looks_ahead: bool) -> list[str]:
+    """Return the cells of a request's drafts: kept, rejected, never looked at (unless the rule does), or absent."""
+    kinds = ["accepted"] * accepted + ["rejected"] + ["rejected" if looks_ahead else "plain"] * length
     names = {"accepted": "accepted", "rejected": "rejected", "plain": "not read"}
     cells = [
         _labelled(_named(x, labels), kind, names[kind]) for x, kind in zip(draft[:length].tolist(), kinds, strict=False)

@@ -136,6 +136,7 @@ class Rule:
 
     parameters: their values, part of the label. formula: how it accepts and corrects, in LaTeX. sampler: which
     function of a backend decides it; the default decides any rule by its law. reads_q: whether that needs q's rows.
+    exact: whether the law also takes Fractions.
     """
 
     name: str
@@ -146,6 +147,7 @@ class Rule:
     formula: str = field(default="", repr=False, compare=False)
     sampler: str = field(default="verify_by_law", repr=False, compare=False)
     reads_q: bool = field(default=True, repr=False, compare=False)
+    exact: bool = field(default=True, repr=False, compare=False)
 
     @property
     def label(self) -> str:
@@ -153,10 +155,14 @@ class Rule:
         values = ", ".join(f"{name}={value}" for name, value in self.parameters.items())
         return f"{self.name}({values})" if values else self.name
 
-    def _repr_html_(self) -> str:
-        from specnb.display import rule_html
+    def __str__(self) -> str:
+        """Return the label."""
+        return self.label
 
-        return rule_html(self)
+    def _repr_markdown_(self) -> str:
+        from specnb.display import rule_markdown
+
+        return rule_markdown(self)
 
 
 RULES = {
@@ -170,7 +176,8 @@ RULES = {
              formula=r"a_i = \min(1, a_{i-1} p/q), \quad u_i < \frac{S_i}{S_i + 1 - a_i}, \quad (a_n p - q)_+",
              sampler="verify_block"),
         Rule("coupled", coupled, "inverse-CDF coupling: draft and target share a position's uniform", lossless=True,
-             formula=r"F_q^{-1}(u) = F_p^{-1}(u), \quad \text{else } F_p^{-1}(u)", sampler="verify_coupled", reads_q=False),
+             formula=r"F_q^{-1}(u) = F_p^{-1}(u), \quad \text{else } F_p^{-1}(u)", sampler="verify_coupled",
+             reads_q=False),
     )
 }  # fmt: skip
 """The lossless rules by name. The lossy ones are functions of their parameters: nobody reaches one by a typo."""
@@ -219,7 +226,7 @@ def typical(epsilon: float = 0.3, delta: float = 0.09) -> Rule:
     return Rule("typical", partial(_typical, epsilon=epsilon, delta=delta),
                 "Cai et al. 2024 (Medusa), arXiv:2401.10774, section 2.3.1", lossless=False,
                 parameters={"epsilon": epsilon, "delta": delta},
-                formula=r"p(x) > \min(\epsilon, \delta e^{-H(p)})")  # fmt: skip
+                formula=r"p(x) > \min(\epsilon, \delta e^{-H(p)})", exact=False)  # fmt: skip
 
 
 LOSSY = {"lenient": "lenient(l=0.5)", "ensemble": "ensemble(w=0.75)", "typical": "typical()"}

@@ -63,17 +63,17 @@ class Verdict:
         """Return the law, float64 [V], that the final token of a row was drawn from.
 
         By the rule `token` that is (p − q)+ over its sum after a rejection and p over its sum after full acceptance,
-        in the contract's integer masses; all zeros where nothing could be drawn. It is read from the arrays that were verified:
-        change those and it changes.
+        in the contract's integer masses; all zeros where nothing could be drawn. It is read from the arrays that
+        were verified: change those and it changes.
         """
         from specnb.backends.numpy import final_masses
 
         B = len(self.inputs[0])
         if isinstance(row, bool) or not isinstance(row, (int, np.integer)) or not 0 <= row < B:
             raise SpecnbError(f"row {row!r} is outside this verdict's batch; expected 0 <= row < {B}")
-        one = [values if values is None else to_numpy(values[row : row + 1]) for values in self.inputs]
+        draft, *others = (values if values is None else to_numpy(values[row : row + 1]) for values in self.inputs)
         n = np.atleast_1d(to_numpy(self.num_accepted))[row : row + 1]
-        mass = final_masses(self.decided_by, *one, n)[0]
+        mass = final_masses(self.decided_by, n, draft, *others)[0]
         drawn = np.atleast_2d(to_numpy(self.tokens))[row, n[0]] >= 0
         return mass / mass.sum() if drawn else np.zeros(len(mass))
 

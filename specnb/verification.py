@@ -91,7 +91,7 @@ def verify(
     elif validate != "flag":
         raise SpecnbError(f"validate is {validate!r}; expected 'flag' or 'raise'")
 
-    backend = backends.default_name(p) if backend is None else backend
+    backend = backends.default_name(p, rule) if backend is None else backend
     decide = backends.decider(backends.load(backend, p.device.type if is_torch(p) else "cpu"), rule)
     arrays = convert(backend, draft, read_q, p, lengths, onehot, seed, position, uniforms)
     tokens, num_accepted, status = (like(a, p) for a in decide(*arrays))

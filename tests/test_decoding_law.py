@@ -43,7 +43,8 @@ def test_the_test_is_as_powerful_as_it_says():
     assert detectable(ROWS, V**LENGTH) < DETECTABLE
 
 
-@pytest.mark.parametrize(("vocabulary", "rule"), [(5, "token"), (5, "match"), (3, "token"), (7, "token")])
+@pytest.mark.parametrize(("vocabulary", "rule"), [
+    (5, "token"), (5, "match"), (5, "block"), (5, "coupled"), (3, "token"), (7, "token"), (7, "block")])  # fmt: skip
 def test_the_law_is_the_targets_whatever_the_drafts_vocabulary(vocabulary, rule):
     assert p_value(tiny(vocabulary=V), ModelDrafter(tiny(vocabulary=vocabulary, seed=1)), rule=rule) > LEVEL
 
@@ -99,12 +100,12 @@ def test_each_round_is_the_verdict_of_the_contract_on_its_rows(backend):
         assert replayed(run, target, draft, round_, seeds[round_.row]) == (round_.draft, round_.tokens)
 
 
-def test_plain_decoding_draws_each_token_by_the_final_word_of_its_position():
+def test_plain_decoding_draws_each_token_by_the_word_of_its_position():
     model = tiny(vocabulary=20)
     run = specnb.generate(model, None, [[1, 2, 3]], max_new_tokens=8, seed=9)
     for position in range(3, 11):
         p = specnb.probabilities(uncached(model, run.sequences[0, :position])[-1:].numpy())
-        token = reference.draw(p, 9, np.array([position]), 0, purpose=reference.FINAL)
+        token = reference.draw(p, 9, np.array([position]), 0, purpose=reference.OWN)
         assert run.sequences[0, position] == token[0]
 
 

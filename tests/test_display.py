@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import specnb
-from specnb import display
+from specnb import display, rules
 from specnb.errors import SpecnbError
 
 KINDS = tuple(display.STYLES)
@@ -137,3 +137,23 @@ def test_labels_ragged_rows_status_and_long_batches():
 def test_a_request_without_drafts_has_a_bonus():
     verdict = specnb.verify(np.zeros((1, 0), int), None, P[None, :1], seed=0)
     assert "bonus" in _read(verdict._repr_html_()).text
+
+
+def test_the_block_rule_reads_every_draft():
+    verdict = specnb.verify([0, 0, 0], np.array([[0.5, 0.5], [1, 0], [1, 0]]), np.array([[0, 1.0]] * 4), rule="block",
+                            uniforms=[0.5] * 4)  # fmt: skip
+    assert verdict.num_accepted == 0
+    assert display.verdict_html(verdict).count("rejected") == 3
+
+
+def test_a_rule_shows_its_law_and_its_claim():
+    shown = rules.get("token")._repr_markdown_()
+    assert "**token** (lossless)" in shown
+    assert "| 3/10 | 21/100 | 49/100 | 119/100 | 0 |" in shown
+    assert "(lossy)" in rules.lenient(0.5)._repr_markdown_()
+    assert "(lossy)" in rules.typical()._repr_markdown_()
+
+
+def test_a_lossy_verdict_carries_its_label():
+    verdict = specnb.verify([0], [[0.5, 0.5]], [[0.5, 0.5]] * 2, seed=0, rule=rules.lenient(0.5))
+    assert "rule lenient(l=0.5, residual=p - q) (lossy)" in display.verdict_html(verdict)

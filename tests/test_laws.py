@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
 from fractions import Fraction as F
 
@@ -11,6 +12,7 @@ import torch
 
 import specnb
 from specnb import laws, rules
+from specnb.backends import numpy as reference
 from specnb.errors import SpecnbError
 from specnb.verdict import Status
 
@@ -22,6 +24,8 @@ V3A = {"p": [F(5, 10), F(3, 10), F(2, 10)], "q": [F(2, 10), F(3, 10), F(5, 10)]}
 ROUNDING = 1e-15
 # The same over joint laws of up to 4^4 paths, whose masses are products of up to eight numbers.
 JOINT_ROUNDING = 1e-14
+
+BLOCK_BY_ITS_LAW = rules.Rule("block by its law", rules.block, "Sun et al. 2024", lossless=True)
 
 # A power of two: such rows are exact in float64, so that exact laws and verdicts see the same numbers.
 DENOMINATOR = 16
@@ -136,7 +140,7 @@ KINDS = ["random", "same", "one-hot"]
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("V", "gamma"), SHAPES)
-@pytest.mark.parametrize("rule", ["token", "match"])
+@pytest.mark.parametrize("rule", ["token", "match", "block", "coupled"])
 def test_lossless_with_rows_that_depend_on_the_prefix(rule, V, gamma, kind):
     p, q = _contextual(V, gamma, kind)
     joint, target = laws.joint_law(rule, p=p, q=q, gamma=gamma), laws.target_law(p, gamma + 1)
@@ -175,9 +179,10 @@ def _integrate(verify, draft, q, p, law, **kwargs):
     lengths, correction = law
     G, V = len(draft), correction.shape[1]
     cuts = [{F(0), F(1, 3), F(1)} for _ in range(G + 1)]
-    beyond = lengths[::-1].cumsum()[::-1]  # P(n >= i)
-    for i in range(G):
+    beyond, before = lengths[::-1].cumsum()[::-1], lengths.cumsum()  # P(n >= i) and P(n <= i)
+    for i in range(G):  # where draft i is rejected by a rule that stops there, and by one that looks further
         cuts[i] |= {F(beyond[i + 1], beyond[i])} if beyond[i] else set()
+        cuts[i] |= {F(lengths[i + 1], before[i + 1])} if before[i + 1] else set()
     for n in range(G + 1):
         cuts[G] |= set(correction[n].cumsum())
     cells = [list(itertools.pairwise(sorted(cut))) for cut in cuts]
@@ -203,7 +208,9 @@ def _paths(p, q, V, gamma):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("V", "gamma"), SHAPES)
-@pytest.mark.parametrize("rule", ["token", "match"])
+@pytest.mark.parametrize(
+    "rule", ["token", "match", "block", rules.lenient(F(1, 2)), rules.ensemble(F(3, 4)), BLOCK_BY_ITS_LAW], ids=str
+)
 def test_numpy_verdicts_integrate_to_the_law(rule, V, gamma, kind):
     """Every drafted path, also those of probability 0, after which every (n, token) has its exact measure."""
     for draft, q, p in _paths(*_contextual(V, gamma, kind), V, gamma):
@@ -212,15 +219,42 @@ def test_numpy_verdicts_integrate_to_the_law(rule, V, gamma, kind):
         assert (measured == law[0][:, None] * law[1]).all()
 
 
+@pytest.mark.parametrize("rule", ["token", "block", BLOCK_BY_ITS_LAW], ids=str)
 @pytest.mark.parametrize("kwargs", [{"lengths": 1}, {"lengths": 0}, {"onehot": True}, {"onehot": False}])
 @pytest.mark.parametrize("ids", [[0, 2], [1, -1], [-1, 0], [0, 3], [2, 4]], ids=str)
-def test_ragged_one_hot_and_padded_rows_integrate_too(ids, kwargs):
+def test_ragged_one_hot_and_padded_rows_integrate_too(ids, kwargs, rule):
     """Ids outside the vocabulary are rejected and flagged, which is no part of the law."""
     rng = np.random.default_rng(1)
     q = np.array([_random_row(rng, 3, "random") for _ in range(2)])
     p = np.array([_random_row(rng, 4, "random") for _ in range(3)])
-    law = laws.law(ids, q, p, **kwargs)
-    assert (_integrate(_numpy_verdicts, np.array(ids), q, p, law, **kwargs) == law[0][:, None] * law[1]).all()
+    law = laws.law(ids, q, p, rule=rule, **kwargs)
+    measured = _integrate(_numpy_verdicts, np.array(ids), q, p, law, rule=rule, **kwargs)
+    assert (measured == law[0][:, None] * law[1]).all()
+
+
+def test_coupled_verdicts_integrate_to_the_law(monkeypatch):
+    """Drafts and verdicts are decided by the same words: one midpoint per cell between all rows' cumulative masses."""
+    V, gamma = 3, 2
+    p, q = _contextual(V, gamma, "random")
+    prefixes = [list(itertools.product(range(V), repeat=k)) for k in range(gamma + 1)]
+    cuts = [{F(0), F(1)}.union(*(np.cumsum(rows(x)) for x in level for rows in (p, q))) for level in prefixes]
+    boxes = list(itertools.product(*(itertools.pairwise(sorted(cut)) for cut in cuts)))
+    table = np.array([[int((low + high) / 2 * 2**64) for low, high in box] for box in boxes], np.uint64)
+    monkeypatch.setattr(reference, "words", lambda seed, position, counters, B: table[:, position : position + 1])
+    draft = np.empty((len(boxes), 0), int)
+    for i in range(gamma):
+        rows = np.array([q(tuple(x)) for x in draft.tolist()], float)
+        draft = np.column_stack([draft, reference.draw(rows, 0, i, 0, reference.OWN)])
+    rows = np.array([[p(tuple(x[:i])) for i in range(gamma + 1)] for x in draft.tolist()], float)
+    tokens, n, _ = reference.verify_coupled(draft, None, rows, None, None, 0, 0, None)
+    measured = collections.Counter()
+    for box, x, emitted, count in zip(boxes, draft.tolist(), tokens.tolist(), n.tolist(), strict=True):
+        measured[(*x, count, emitted[count])] += np.prod([high - low for low, high in box])
+    for x, q_rows, p_rows in _paths(p, q, V, gamma):
+        lengths, correction = laws.law(x, q_rows, p_rows, rule="coupled")
+        drawn = np.prod([q_rows[i, x[i]] for i in range(gamma)])
+        for at, law in np.ndenumerate(drawn * lengths[:, None] * correction):
+            assert measured[(*x.tolist(), *at)] == law
 
 
 def _corrected_from_p(draft, q, p, uniforms):

@@ -43,11 +43,15 @@ def why_not(name: str, device: str | None = None) -> str:
     return "the arrays are on the CPU, and TRITON_INTERPRET=1 isn't set" if device == "cpu" else ""
 
 
-def default_name(array: Any) -> str:
-    """Name the backend for an array: NumPy → numpy, CPU tensor → torch, CUDA tensor → triton, else torch."""
+def default_name(array: Any, rule: Rule | None = None) -> str:
+    """Name the backend for an array: NumPy → numpy, CPU tensor → torch, CUDA tensor → triton, else torch.
+
+    A rule that is known by its law alone has no kernel, so CUDA tensors go to torch.
+    """
     if not is_torch(array):
         return "numpy"
-    return "triton" if array.device.type == "cuda" and not why_not("triton", "cuda") else "torch"
+    fused = rule is None or rule.sampler != "verify_by_law"
+    return "triton" if fused and array.device.type == "cuda" and not why_not("triton", "cuda") else "torch"
 
 
 def load(name: str, device: str | None = None) -> ModuleType:

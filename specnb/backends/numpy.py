@@ -135,7 +135,7 @@ def verify_by_law(law, draft, q, p, lengths, onehot, seed, position, uniforms):
     return _tokens(draft, n, token), n, (status | flags).astype(np.int32)
 
 
-def final_masses(rule, draft, q, p, lengths, onehot, n):
+def final_masses(rule, n, draft, q, p, lengths, onehot):
     """Return the integer masses [B, V] from which a rule picks the token behind n [B] accepted drafts."""
     drafts = _read(draft, q, p, lengths, onehot)
     rows = np.arange(len(n))

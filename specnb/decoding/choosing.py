@@ -10,12 +10,23 @@ import torch
 
 from specnb import backends
 from specnb.arrays import to_numpy, to_torch
+from specnb.backends.numpy import DRAFTING, OWN
 from specnb.errors import SpecnbError
+from specnb.rules import Rule
 from specnb.sampling import Sampling
 from specnb.verdict import Status
 
 SHARED = (torch.float32, torch.int64)
 """What a model on the CPU usually brings, and NumPy takes as it is."""
+
+OVERLAPS = {
+    "token": np.minimum,
+    "match": np.multiply,
+    "coupled": lambda q, p: (
+        np.minimum(q.cumsum(2), p.cumsum(2)) - np.maximum(q.cumsum(2) - q, p.cumsum(2) - p)
+    ).clip(0),
+}
+"""What each token adds to the exact chance that a position's draft is accepted, by rule; q and p are [R, G, V]."""
 
 
 @dataclass
@@ -83,11 +94,13 @@ class Chooser:
     sampling: Sampling
     batch: int
     rows: np.ndarray
+    rule: Rule
 
     def __post_init__(self) -> None:
         if not isinstance(self.sampling, Sampling):
             raise SpecnbError(f"sampling is {self.sampling!r}; expected specnb.Sampling(...) or None")
         self.module = backends.load(self.backend, self.device.type)
+        self.decide = backends.decider(self.module, self.rule)
         # Kernels for probabilities come later than those for verdicts; the torch backend has the same bits.
         self.maths = self.module if hasattr(self.module, "probabilities") else backends.load("torch")
         reference = np.zeros(0) if self.backend == "numpy" else torch.zeros(0, device=self.device)
@@ -128,11 +141,17 @@ class Chooser:
         return self.maths.probabilities(flat, *parameters).reshape(R, k, V)
 
     def draw(self, probs: Any, position: np.ndarray, index: int) -> Any:
-        """Draw draft `index` of a step that starts at `position` [R] from probs [R, V]."""
+        """Draw draft `index` of a step that starts at `position` [R] from probs [R, V].
+
+        Under the rule `coupled` that takes the word of the token's own position, which its verification shares.
+        """
+        word = (index, DRAFTING)
+        if self.rule.sampler == "verify_coupled":
+            position, word = position + index, (0, OWN)
         if self.all_run or not isinstance(self.live_seed, int):
-            return self.module.draw(probs, self.live_seed, self._host(position), index)
+            return self.module.draw(probs, self.live_seed, self._host(position), *word)
         everyone = (self._among_all(probs, 0), self.live_seed, self._among_all(self._host(position), 0))
-        return self.module.draw(*everyone, index)[self.array(torch.from_numpy(self.rows))]
+        return self.module.draw(*everyone, *word)[self.array(torch.from_numpy(self.rows))]
 
     def nothing(self) -> Proposal:
         """Return a proposal without drafts."""
@@ -140,30 +159,29 @@ class Chooser:
         tokens = torch.zeros(R, 0, dtype=torch.int64, device=self.device)
         return Proposal(self.array(tokens), None, np.zeros(R, np.int64))
 
-    def verify(self, proposal: Proposal, p: Any, position: np.ndarray, rule: str) -> Decision:
+    def verify(self, proposal: Proposal, p: Any, position: np.ndarray) -> Decision:
         """Decide on a proposal whose first draft stands at `position` [R]; p is float [R, G+1, V]."""
-        q = None if rule == "match" else proposal.q
+        q = proposal.q if self.rule.reads_q else None
         arrays: Any = (proposal.tokens, q, p, self._host(proposal.lengths), self._host(position))
         spread = not self.all_run and isinstance(self.live_seed, int)
         if spread:
             arrays = [values if values is None else self._among_all(values, 0) for values in arrays]
         draft, q, p, lengths, start = arrays
-        verdict = self.module.verify(draft, q, p, lengths, None, self.live_seed, start, None)
+        verdict = self.decide(draft, q, p, lengths, None, self.live_seed, start, None)
         if self.backend != "numpy":
             verdict, draft = [to_numpy(values) for values in verdict], to_numpy(proposal.tokens)
         if spread:
             verdict, draft = [values[self.rows] for values in verdict], to_numpy(proposal.tokens)
         return Decision(self.rows, position, draft, proposal.lengths, *verdict)
 
-    def overlap(self, proposal: Proposal, p: Any, rule: str) -> np.ndarray:
+    def overlap(self, proposal: Proposal, p: Any) -> np.ndarray:
         """Return the exact chance float64 [R, G] that the rule accepts a draft at each position."""
         draft, p = to_numpy(proposal.tokens), to_numpy(p)[:, :-1].astype(np.float64)
         if proposal.q is None:
             return np.take_along_axis(p, draft[:, :, None], 2)[:, :, 0]
         q = to_numpy(proposal.q)
         V = min(q.shape[2], p.shape[2])
-        q, p = q[:, :, :V], p[:, :, :V]
-        return ((p * q) if rule == "match" else np.minimum(p, q)).sum(2)
+        return OVERLAPS[self.rule.name](q[:, :, :V].astype(np.float64), p[:, :, :V]).sum(2)
 
     def _host(self, values: np.ndarray) -> Any:
         return values if self.backend == "numpy" else torch.from_numpy(values).to(self.device)
@@ -183,7 +201,7 @@ class Chooser:
         return everyone
 
 
-def choose_backend(name: str | None, device: torch.device) -> str:
+def choose_backend(name: str | None, device: torch.device, rule: Rule) -> str:
     """Return the backend that decides: the one asked for, else the fastest for the target's device.
 
     On a CPU that is NumPy: the arithmetic of a whole round took torch 1.1 to 4 times as long for V from 2^11 to
@@ -191,4 +209,4 @@ def choose_backend(name: str | None, device: torch.device) -> str:
     """
     if name is not None:
         return name
-    return "numpy" if device.type == "cpu" else backends.default_name(torch.empty(0, device=device))
+    return "numpy" if device.type == "cpu" else backends.default_name(torch.empty(0, device=device), rule)

@@ -10,6 +10,7 @@ import torch
 
 from specnb.decoding.choosing import Decision
 from specnb.errors import SpecnbError
+from specnb.rules import Rule
 
 
 class Logged(NamedTuple):
@@ -35,7 +36,7 @@ class Statistics:
     accepted_at[b, i]: rounds in which it was accepted; accepted_at/reached is the acceptance at position i
     given that the drafts before it were accepted (not the marginal).
     overlap_at[b, i]: sum over the reached rounds of the exact chance to accept, Σ min(p, q) (rule `match`:
-    Σ p·q); recorded only with record=True.
+    Σ p·q; `coupled`: the shared part of a token's two intervals); recorded only with record=True.
     target_calls, draft_calls: forwards, each for all requests that ran. seconds: wall time of the run.
     """
 
@@ -143,7 +144,8 @@ class Generation:
 
     sequences: int64 [B, L], prompts without their padding and what was emitted, padded on the right.
     lengths: int64 [B], tokens of each row that count. prompt_lengths: int64 [B].
-    stats: `Statistics`. rounds: every verification, in order. gamma, rule, backend: how it was decoded.
+    stats: `Statistics`. rounds: every verification, in order. gamma, decided_by, backend: how it was decoded;
+    `rule` is the label of the rule, `lossless` its claim.
     interrupted: True if the run was stopped from the keyboard; it then holds what had been emitted.
     """
 
@@ -152,10 +154,20 @@ class Generation:
     prompt_lengths: torch.Tensor
     stats: Statistics
     gamma: int
-    rule: str
+    decided_by: Rule
     backend: str
     interrupted: bool = False
     rounds: list[Round] = field(default_factory=list)
+
+    @property
+    def rule(self) -> str:
+        """Return the rule's name, with its parameters if it has any."""
+        return self.decided_by.label
+
+    @property
+    def lossless(self) -> bool:
+        """Tell whether the rule keeps the target's law, as its author says."""
+        return self.decided_by.lossless
 
     def tokens(self, row: int = 0) -> list[int]:
         """Return the ids that a request emitted, without its prompt."""
@@ -193,10 +205,11 @@ class Generation:
         return int(row) % B
 
     def __repr__(self) -> str:
+        rule = f"{self.rule!r}{'' if self.lossless else ' (lossy)'}"
         return (
             f"Generation(requests={len(self.sequences)}, emitted={int(self.stats.emitted.sum())}, "
             f"accepted={int(self.stats.accepted.sum())} of {int(self.stats.drafted.sum())} drafted, "
-            f"rule={self.rule!r}, backend={self.backend!r}{', interrupted' if self.interrupted else ''})"
+            f"rule={rule}, backend={self.backend!r}{', interrupted' if self.interrupted else ''})"
         )
 
 

@@ -18,12 +18,13 @@ from tqdm import tqdm
 from specnb import rules
 from specnb.decoding.batch import Batch, read_prompts
 from specnb.decoding.cache import CachedModel
-from specnb.decoding.choosing import Chooser, choose_backend
+from specnb.decoding.choosing import OVERLAPS, Chooser, choose_backend
 from specnb.decoding.generation import Generation, Logged, Statistics, rounds_of
 from specnb.decoding.special import pad_id, stop_ids
 from specnb.decoding.support import check_model
 from specnb.drafters import Drafter, DraftRun, NoDrafts
 from specnb.errors import SpecnbError
+from specnb.rules import Rule
 from specnb.sampling import Sampling
 from specnb.streams import keys
 
@@ -37,7 +38,7 @@ def generate(
     max_new_tokens: int,
     gamma: int = 5,
     sampling: Sampling | None = None,
-    rule: str = "token",
+    rule: str | Rule = "token",
     seed: Any,
     eos_token_id: int | Iterable[int] | str | None = "target",
     backend: str | None = None,
@@ -49,20 +50,24 @@ def generate(
     Parameters
     ----------
     target : decoder-only transformers model with full attention (eager or sdpa), in eval mode.
-    drafter : `specnb.drafters.ModelDrafter`, or anything with its protocol; None decodes token by token.
+    drafter : `specnb.drafters.ModelDrafter`, or anything with its protocol; None decodes token by token, as the
+        rule "coupled" does.
     input_ids : int [B, L] (or [L]), or a list of B prompts of any length.
     attention_mask : [B, L], 1 for a prompt's tokens, in one piece: padding on the left or right. None: all.
     max_new_tokens : tokens that each request emits, >= 0; fewer only if an end-of-text comes first.
     gamma : drafts per round, >= 0; fewer where a request's budget ends.
     sampling : from logits to p, and to q unless the drafter has its own; None is temperature 1.
-    rule : "token" or "match".
+    rule : "token", "block" (more accepted tokens, same law), "match", or "coupled": every token is drawn by the word
+        of its own position, so that the output equals plain decoding (drafter=None) token for token at any
+        temperature, whatever the drafter; fewer drafts are accepted. Or a lossy `specnb.rules.Rule`, or your own.
     seed : int (request b uses stream b of that key), or int [B]: each request its own key, and then its stream
         doesn't depend on the batch around it. 0 <= seed < 2^63.
     eos_token_id : an id or several that end a request; None never stops. "target": what the target's
         generation config, or else its config, says.
     backend : "numpy", "torch" or "triton"; None takes the fastest here. They return the same bits.
     progress : show a bar on stderr.
-    record : also sum the exact chance to accept at each judged position (`stats.overlap_at`).
+    record : also sum the exact chance to accept at each judged position (`stats.overlap_at`); rules token, match
+        and coupled.
 
     Returns
     -------
@@ -81,10 +86,14 @@ def generate(
     batch = Batch(read_prompts(input_ids, attention_mask), max_new_tokens)
     check_model("target", target, batch.size)
     batch.check_ids(target.get_input_embeddings().num_embeddings)
-    B, rule = len(batch.lengths), rules.name_of(rule)
+    rule = rules.get("coupled" if drafter is None else rule)
+    if record and (rule.name not in OVERLAPS or rules.RULES[rule.name] is not rule):
+        raise SpecnbError(f"record=True can't tell the chances of rule {rule.label}; expected {', '.join(OVERLAPS)}")
+    B = len(batch.lengths)
     seed, _ = keys(seed, 0, B, batch.lengths)
     sampling = Sampling() if sampling is None else sampling
-    chooser = Chooser(choose_backend(backend, target.device), target.device, seed, sampling, B, batch.rows)
+    backend = choose_backend(backend, target.device, rule)
+    chooser = Chooser(backend, target.device, seed, sampling, B, batch.rows, rule)
     gamma = 0 if drafter is None else gamma
     most = min(gamma, max(max_new_tokens - 1, 0))  # no round drafts more, whatever gamma is
     stops = stop_ids(target, eos_token_id)
@@ -93,7 +102,7 @@ def generate(
     with torch.inference_mode(), tqdm(total=B * max_new_tokens, unit="token", disable=not progress) as bar:
         cached = CachedModel(target, len(batch.rows), batch.size)
         draft = drafter.start(batch, chooser, most) if drafter is not None and gamma else NoDrafts(chooser)
-        run = Run(batch, cached, draft, chooser, most, rule, stops, record)
+        run = Run(batch, cached, draft, chooser, most, stops, record)
         try:
             while batch.rows.size:
                 bar.update(_round(run))
@@ -118,7 +127,6 @@ class Run:
     draft: DraftRun
     chooser: Chooser
     gamma: int
-    rule: str
     stops: np.ndarray
     record: bool
     log: list[Logged] = field(default_factory=list)
@@ -134,11 +142,11 @@ def _round(run: Run) -> int:
     known = torch.from_numpy(batch.since(target.seen)).to(target.device)
     fed = torch.cat([known, chooser.tensor(proposal.tokens)], 1)
     p = chooser.probabilities(target.logits(fed, start + drafted, keep=drafted + 1))
-    decision = chooser.verify(proposal, p, start, run.rule)
+    decision = chooser.verify(proposal, p, start)
     decision.check()
 
     counts, ended = _until_stop(decision.tokens, decision.accepted + 1, run.stops)
-    overlap = chooser.overlap(proposal, p, run.rule) if run.record else None
+    overlap = chooser.overlap(proposal, p) if run.record else None
     run.log.append(Logged(decision, counts, ended, overlap))
     batch.commit(decision.tokens, counts)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from fractions import Fraction
+from fractions import Fraction  # noqa: F401  for the doctests
 from typing import Any
 
 import numpy as np
@@ -111,8 +111,8 @@ def expected_accepted(rule: str | Rule | Scenario, *, p: Rows, q: Rows, gamma: i
 def joint_laws(use: Scenario, target: Tree, drafted: Tree, gamma: int, steps: int, xp: Arithmetic) -> np.ndarray:
     """Return the joint laws [N, V^(steps·(γ+1))] of N examples at once; `joint_law` has one."""
     if use.uniforms == "reused":
-        each = [([rows[i : i + 1] for rows in tree] for tree in (target, drafted)) for i in range(len(target[0]))]
-        return np.concatenate([_with_reused_uniforms(use, *trees, gamma, steps, xp) for trees in each])
+        each = [[[rows[i : i + 1] for rows in tree] for tree in (target, drafted)] for i in range(len(target[0]))]
+        return np.concatenate([_with_reused_uniforms(use, p, q, gamma, steps, xp) for p, q in each])
     table = [_paths(use, target, drafted, k, gamma, xp) for k in range((steps - 1) * (gamma + 1) + 1)]
     return _compose(table, [promised(use, rows, xp) for rows in target], gamma, steps)
 
@@ -167,7 +167,8 @@ def _paths(use: Scenario, target: Tree, drafted: Tree, k: int, gamma: int, xp: A
     path = np.arange(V ** (k + gamma))
     places = [V ** (gamma - i) for i in range(gamma + 1)]
     shape, dtype = (N, len(path), gamma), target[0].dtype
-    draft, q, p = np.empty(shape[1:], np.int64), np.empty((*shape, V), dtype), np.empty((*shape[:2], gamma + 1, V), dtype)
+    draft, q = np.empty(shape[1:], np.int64), np.empty((*shape, V), dtype)
+    p = np.empty((*shape[:2], gamma + 1, V), dtype)
     for i, place in enumerate(places):
         p[:, :, i] = target[k + i][:, path // place]
         if i < gamma:

@@ -48,6 +48,7 @@ def as_count(name: str, value: Any, low: int) -> int:
 
 
 def as_array(name: str, values: Any) -> np.ndarray:
+    """Return an array of whatever came, or raise where its rows differ in length."""
     try:
         return to_numpy(values)
     except (TypeError, ValueError) as error:
