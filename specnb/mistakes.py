@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from typing import Any
 
 from specnb import rules
 from specnb.errors import SpecnbError
-from specnb.laws.scenarios import Scenario
-from specnb.rules import Rule, acceptance, draft_by_draft, normalised, normalised_or, residual
+from specnb.laws import Counterexample, Scenario, falsify
+from specnb.rules import Rule, acceptance, draft_by_draft, normalised, residual
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,18 @@ class Mistake:
     use: Rule | Scenario
     story: str
     seen: str
+
+    @cached_property
+    def smallest(self) -> Counterexample:
+        """Return the first counterexample of `specnb.laws.falsify`."""
+        found = falsify(self.use)
+        assert found is not None, f"{self.name} is no mistake on the default grid"
+        return found
+
+    @property
+    def missed_by(self) -> tuple[str, ...]:
+        """Return the tests, of a law that they measure exactly, which see nothing wrong on those rows."""
+        return tuple(test for test, distance in self.smallest.seen_by().items() if distance == 0)
 
 
 def arg_max(rows: Any, xp: Any) -> Any:
@@ -105,41 +118,43 @@ def _block_without_rescue(draft, q, p, xp):
     return draft_by_draft(xp.join(tests, -1), correction[..., :G, :], p, xp)[0], correction
 
 
-def _rule(name: str, law: Callable) -> Rule:
-    return Rule(name, law, "specnb.mistakes", lossless=False)
+def _rule(name: str, law: Callable, story: str, seen: str) -> Mistake:
+    return Mistake(name, Rule(name, law, "specnb.mistakes", lossless=False), story, seen)
+
+
+def _use(name: str, story: str, seen: str, **of_token: Any) -> Mistake:
+    return Mistake(name, Scenario("token", name=name, **of_token), story, seen)
 
 
 CATALOGUE = (
-    Mistake("arg-max correction", _rule("arg-max correction", _arg_max_everywhere),
-            "The correction and the bonus are the likeliest token of their law, not a draw from it.",
-            "a reference implementation in a published teardown"),
-    Mistake("threshold on p", _rule("threshold on p", _threshold),
-            "A draft is kept iff p(x) is at least a threshold (here 1/4), whatever q was.",
-            "typical acceptance, taken for lossless"),
-    Mistake("resample from p", _rule("resample from p", _resample_from_p),
-            "After a rejection the token comes from p, not from (p - q)+.", "many first implementations"),
-    Mistake("swapped ratio", _rule("swapped ratio", _swapped_ratio),
-            "A draft is kept with probability min(1, q/p).", "papers that call the target q"),
-    Mistake("epsilon floor", _rule("epsilon floor", _epsilon_floor),
-            "The residual is floored at 2^-16 before it is normalised, so impossible tokens come out.",
-            "vllm-ascend 13933, naive-speculate"),
-    Mistake("block with the token residual", _rule("block with the token residual", _block_with_token_residual),
-            "Block acceptance, corrected from (p - q)+ in place of (a p - q)+.", "block verification, half adopted"),
-    Mistake("block without rescue", _rule("block without rescue", _block_without_rescue),
-            "Block acceptance that stops at the first failed test.", "block verification, half adopted"),
-    Mistake("arg-max draft, soft q", Scenario("token", drafting=arg_max, name="arg-max draft, soft q"),
-            "The draft is greedy, and verified as if it had been drawn from q.", "greedy drafters"),
-    Mistake("raw q after top-k", Scenario("token", drafting=top_k(2), name="raw q after top-k"),
-            "The draft is drawn from the top 2 of q, and verified against q itself.", "transformers 47932, 32867"),
-    Mistake("raw target", Scenario("token", promised=sharpened, name="raw target"),
-            "A temperature of 1/2 is promised, and p is verified without it.", "processors skipped in verification"),
-    Mistake("bonus from the draft", Scenario("token", bonus="draft", name="bonus from the draft"),
-            "After full acceptance the bonus is drawn from the draft's next row.", "off by one model"),
-    Mistake("one shared uniform", Scenario("token", uniforms="shared", name="one shared uniform"),
-            "One uniform judges every draft of a step.", "FlashInfer 424"),
-    Mistake("uniforms reused across steps", Scenario("token", uniforms="reused", steps=2,
-                                                     name="uniforms reused across steps"),
-            "Every step judges by the same uniforms.", "vLLM 47386, LLMSpeculativeSampling"),
+    _rule("arg-max correction", _arg_max_everywhere,
+          "The correction and the bonus are the likeliest token of their law, not a draw from it.",
+          "a reference implementation in a published teardown"),
+    _rule("threshold on p", _threshold,
+          "A draft is kept iff p(x) is at least a threshold (here 1/4), whatever q was.",
+          "typical acceptance, taken for lossless"),
+    _rule("resample from p", _resample_from_p,
+          "After a rejection the token comes from p, not from (p - q)+.", "many first implementations"),
+    _rule("swapped ratio", _swapped_ratio,
+          "A draft is kept with probability min(1, q/p).", "papers that call the target q"),
+    _rule("epsilon floor", _epsilon_floor,
+          "The residual is floored at 2^-16 before it is normalised, so impossible tokens come out.",
+          "vllm-ascend 13933, naive-speculate"),
+    _rule("block with the token residual", _block_with_token_residual,
+          "Block acceptance, corrected from (p - q)+ in place of (a p - q)+.", "block verification, half adopted"),
+    _rule("block without rescue", _block_without_rescue,
+          "Block acceptance that stops at the first failed test.", "block verification, half adopted"),
+    _use("arg-max draft, soft q", "The draft is greedy, and verified as if it had been drawn from q.",
+         "greedy drafters", drafting=arg_max),
+    _use("raw q after top-k", "The draft is drawn from the top 2 of q, and verified against q itself.",
+         "transformers 47932, 32867", drafting=top_k(2)),
+    _use("raw target", "A temperature of 1/2 is promised, and p is verified without it.",
+         "processors skipped in verification", promised=sharpened),
+    _use("bonus from the draft", "After full acceptance the bonus is drawn from the draft's next row.",
+         "off by one model", bonus="draft"),
+    _use("one shared uniform", "One uniform judges every draft of a step.", "FlashInfer 424", uniforms="shared"),
+    _use("uniforms reused across steps", "Every step judges by the same uniforms.",
+         "vLLM 47386, LLMSpeculativeSampling", uniforms="reused", steps=2),
 )  # fmt: skip
 
 
@@ -153,3 +168,19 @@ def get(name: str) -> Mistake:
         if mistake.name == name:
             return mistake
     raise SpecnbError(f"mistake {name!r} is unknown; expected one of {', '.join(m.name for m in CATALOGUE)}")
+
+
+def table() -> list[dict[str, Any]]:
+    """Return the catalogue as rows for a data frame: each mistake's smallest counterexample and who misses it."""
+    return [
+        {
+            "mistake": mistake.name, "gamma": found.gamma, "p": _row(found.p), "q": _row(found.q),
+            "total variation": found.distance, "first token": found.first_token,
+            "missed by": ", ".join(mistake.missed_by) or "no test", "seen": mistake.seen,
+        }
+        for mistake in CATALOGUE for found in [mistake.smallest]
+    ]  # fmt: skip
+
+
+def _row(row: list[Any]) -> str:
+    return f"({', '.join(map(str, row))})"
