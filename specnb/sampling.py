@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from specnb import backends
+from specnb import backends, rules
 from specnb.arrays import convert, describe, floats, is_torch, like, on_host, to_numpy
 from specnb.errors import SpecnbError
-from specnb.streams import keys
+from specnb.rules import Rule
+from specnb.streams import draft_word, keys
 
 MAX_VOCABULARY = 2**20
 """Largest V of a verdict or a draw: up to here a row that is no distribution is noticed before an integer sum could
@@ -97,7 +98,9 @@ def probabilities(logits: Any, sampling: Sampling | None = None, *, backend: str
     return like(result.reshape(logits.shape), logits)
 
 
-def draw(probs: Any, *, seed: Any, position: Any = 0, index: int = 0, backend: str | None = None) -> Any:
+def draw(
+    probs: Any, *, seed: Any, position: Any = 0, index: int = 0, rule: str | Rule = "token", backend: str | None = None
+) -> Any:
     """Draw one token per row as a drafter does: by the word of (seed, position, index) and purpose 0.
 
     Parameters
@@ -106,6 +109,8 @@ def draw(probs: Any, *, seed: Any, position: Any = 0, index: int = 0, backend: s
     seed : int (row b then uses stream b of that key) or int [B], one key per request; 0 <= seed < 2^63.
     position : int or int [B], absolute position of the step's first drafted token in its request.
     index : 0-based draft position within the step.
+    rule : which will judge the draft. Under "coupled" the word is that of position + index and purpose 3, by which
+        the target's token is drawn as well.
 
     Returns
     -------
@@ -129,7 +134,9 @@ def draw(probs: Any, *, seed: Any, position: Any = 0, index: int = 0, backend: s
     index = _draft_index(index)
     name = backends.default_name(rows) if backend is None else backend
     module = backends.load(name, rows.device.type if is_torch(rows) else "cpu")
-    tokens = module.draw(*convert(name, rows, seed, position), index)
+    rows, seed, position = convert(name, rows, seed, position)
+    position, index, purpose = draft_word(rules.get(rule), position, index)
+    tokens = module.draw(rows, seed, position, index, purpose)
     return like(tokens if probs.ndim == 2 else tokens[0], probs)
 
 

@@ -6,7 +6,9 @@ import operator
 from typing import Any
 
 from specnb.arrays import describe, dtype_name, integers, on_host
+from specnb.backends.numpy import DRAFTING, OWN
 from specnb.errors import SpecnbError
+from specnb.rules import Rule
 
 MAX_SEED = 2**63 - 1
 
@@ -17,6 +19,15 @@ def keys(seed: Any, position: Any, batch: int, reference: Any) -> tuple[Any, Any
         per_row("seed", seed, batch, reference, 0, MAX_SEED),
         per_row("position", position, batch, reference, 0, MAX_SEED),
     )
+
+
+def draft_word(rule: Rule, position: Any, index: int) -> tuple[Any, int, int]:
+    """Return position, index and purpose of the word that draws draft `index` of a step that starts at `position`.
+
+    Under the rule `coupled` that is the word of the token's own position, which verification draws by as well.
+    """
+    own = (position & 0xFFFFFFFF) + index  # the counter wraps there anyway, and int64 doesn't overflow
+    return (own, 0, OWN) if rule.sampler == "verify_coupled" else (position, index, DRAFTING)
 
 
 def per_row(name: str, value: Any, batch: int, reference: Any, low: int, high: int) -> Any:

@@ -44,8 +44,8 @@ def verify(
     p : float [B, G+1, V], the target's distributions, the last one for the bonus. float16, bfloat16, float32
         or float64; any strides; V up to 2^20. The narrower of q and p is extended by zeros.
     rule : "token" (Leviathan et al. 2023), "block" (Sun et al. 2024), "match" (accept if the target's own draw would
-        agree; needs no q) or "coupled" (the draft was drawn by its position's own word, as `specnb.draw` with
-        purpose=3 does; takes a seed, needs no q). Or a `specnb.rules.Rule`, lossy or your own, decided by its law
+        agree; needs no q) or "coupled" (the draft was drawn by `specnb.draw` with the same rule; takes a seed,
+        needs no q). Or a `specnb.rules.Rule`, lossy or your own, decided by its law
         on numpy and torch.
     lengths : int or int [B], drafts per row where rows are ragged; None is G.
     onehot : bool [B], rows whose drafts are one-hot whatever q holds.

@@ -167,3 +167,17 @@ def test_extremes_are_fine_and_say_nothing(framework):
     for temperature in (1e-30, 1e30):
         extreme = specnb.probabilities(framework(np.array([2.0, 2.0, -np.inf])), Sampling(temperature))
         assert extreme.tolist() == [0.5, 0.5, 0.0]
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+@pytest.mark.parametrize("position", [5, 2**63 - 1])
+def test_a_coupled_draft_is_drawn_by_the_word_of_its_position(backend, position):
+    row, words = np.random.default_rng(0).dirichlet(np.ones(50)), {"seed": 3, "position": position}
+    drafted, others = (
+        [int(specnb.draw(row, **words, index=i, rule=rule, backend=backend)) for i in range(4)]
+        for rule in ("coupled", "token")
+    )
+    assert len(set(drafted)) > 1
+    assert drafted != others
+    verdict = specnb.verify(drafted, None, np.array([row] * 5), **words, rule="coupled", backend="numpy")
+    assert verdict.num_accepted == 4

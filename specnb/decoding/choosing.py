@@ -10,10 +10,10 @@ import torch
 
 from specnb import backends
 from specnb.arrays import to_numpy, to_torch
-from specnb.backends.numpy import DRAFTING, OWN
 from specnb.errors import SpecnbError
 from specnb.rules import Rule
 from specnb.sampling import Sampling
+from specnb.streams import draft_word
 from specnb.verdict import Status
 
 SHARED = (torch.float32, torch.int64)
@@ -141,13 +141,8 @@ class Chooser:
         return self.maths.probabilities(flat, *parameters).reshape(R, k, V)
 
     def draw(self, probs: Any, position: np.ndarray, index: int) -> Any:
-        """Draw draft `index` of a step that starts at `position` [R] from probs [R, V].
-
-        Under the rule `coupled` that takes the word of the token's own position, which its verification shares.
-        """
-        word = (index, DRAFTING)
-        if self.rule.sampler == "verify_coupled":
-            position, word = position + index, (0, OWN)
+        """Draw draft `index` of a step that starts at `position` [R] from probs [R, V]."""
+        position, *word = draft_word(self.rule, position, index)
         if self.all_run or not isinstance(self.live_seed, int):
             return self.module.draw(probs, self.live_seed, self._host(position), *word)
         everyone = (self._among_all(probs, 0), self.live_seed, self._among_all(self._host(position), 0))
