@@ -6,7 +6,7 @@ figures are closed, so that a notebook shows them once, as the value of the cell
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -18,10 +18,13 @@ from matplotlib.figure import Figure
 
 from specnb import laws
 from specnb.errors import SpecnbError
+from specnb.rules import Rule
 
 BLUE, ORANGE, VERMILION, BLACK = "#0072B2", "#E69F00", "#D55E00", "#000000"
 Z95 = 1.959963984540054
 """The 97.5 % quantile of the normal distribution, for 95 % intervals."""
+ON_THE_LINE = 1e-12
+"""How near a point lies to a line that it is on: far above float64's rounding, far below what a picture shows."""
 
 
 def step_parts(p: Any, q: Any, labels: Sequence[str] | None = None) -> pd.DataFrame:
@@ -30,17 +33,12 @@ def step_parts(p: Any, q: Any, labels: Sequence[str] | None = None) -> pd.DataFr
     p, q: rows [V]; labels: a text per token, all different; None shows ids. Parts: kept min(p, q), residual
     (p − q)+ and rejected (q − p)+.
     """
-    p, q = _row("p", p), _row("q", q)
-    if p.shape != q.shape:
-        raise SpecnbError(f"p has {len(p)} entries and q has {len(q)}; expected one vocabulary")
+    p, q, names = _pair(p, q, labels)
     parts = {
         "kept": np.minimum(p, q),
         "residual": np.clip(p - q, 0, None),
         "rejected": np.clip(q - p, 0, None),
     }
-    names = [str(v) for v in range(len(p))] if labels is None else list(labels)
-    if len(names) != len(p) or len(set(names)) != len(names):
-        raise SpecnbError(f"labels are {names}; expected {len(p)} different ones, one per token")
     return pd.DataFrame(
         [(name, part, mass) for part, masses in parts.items() for name, mass in zip(names, masses, strict=True)],
         columns=["token", "part", "mass"],
@@ -152,6 +150,126 @@ def ceiling_data(p: Any, q: Any, gammas: Sequence[int], mixtures: Sequence[float
         ],
         columns=["gamma", "alpha", "tokens"],
     )
+
+
+def gain_data(p: Any, drafts: Mapping[str, Any], gammas: Sequence[int]) -> pd.DataFrame:
+    """Return exact accepted drafts per step by the rules token and block: columns draft, gamma, token, block.
+
+    p: a row [V] of the target; drafts: rows [V] by name, each the same at every position.
+    """
+    return pd.DataFrame(
+        [
+            (name, gamma, *(laws.expected_accepted(rule, p=p, q=q, gamma=gamma) for rule in ("token", "block")))
+            for name, q in drafts.items()
+            for gamma in gammas
+        ],
+        columns=["draft", "gamma", "token", "block"],
+    )
+
+
+def gain(data: pd.DataFrame) -> Figure:
+    """Draw how many more drafts block accepts than token, against gamma, one line per draft.
+
+    data: tidy, columns draft, gamma, token and block (both accepted per step, token's above 0).
+    """
+    data = data.assign(more=100 * (data["block"] / data["token"] - 1))
+    ends = data.loc[data.groupby("draft", sort=False)["gamma"].idxmax()]
+    figure, axes = _blank()
+    sns.lineplot(
+        data=data, x="gamma", y="more", hue="draft", style="draft", markers=True, dashes=False, legend=False,
+        palette=sns.color_palette("viridis", len(ends) + 1)[: len(ends)], ax=axes,
+    )  # fmt: skip
+    for end in ends.itertuples():
+        axes.annotate(end.draft, (end.gamma, end.more), (8, 0), textcoords="offset points", va="center")
+    axes.set_xticks(sorted(data["gamma"].unique()))
+    axes.set(xlabel="drafts per step γ (tokens)", ylabel="gain in accepted drafts (%)")
+    least, most = round(data["more"].min()), round(data["more"].max())
+    axes.set_title(f"Block accepts {least} to {most} % more drafts than token", loc="left")
+    return _closed(figure)
+
+
+def coupling_parts(p: Any, q: Any, labels: Sequence[str] | None = None) -> pd.DataFrame:
+    """Return which uniforms pick which token: columns part, token, low, high.
+
+    p, q, labels: as in `step_parts`. Parts: draft and target, the intervals of q and p in the tokens' order; both,
+    where the two intervals of one token overlap, so that the rule `coupled` keeps it.
+    """
+    p, q, names = _pair(p, q, labels)
+    low = np.maximum(q.cumsum() - q, p.cumsum() - p)
+    both = low, np.maximum(low, np.minimum(q.cumsum(), p.cumsum()))
+    ends = {"draft": (q.cumsum() - q, q.cumsum()), "both": both, "target": (p.cumsum() - p, p.cumsum())}
+    return pd.DataFrame(
+        [(part, *row) for part, (low, high) in ends.items() for row in zip(names, low, high, strict=True)],
+        columns=["part", "token", "low", "high"],
+    )
+
+
+def coupling(parts: pd.DataFrame) -> Figure:
+    """Draw the intervals of the draft above those of the target, and between them where they pick one token.
+
+    parts: as `coupling_parts` returns them.
+    """
+    parts = parts.assign(width=parts["high"] - parts["low"])
+    widths = parts.pivot(index="token", columns="part", values="width")
+    looks = {"target": ("white", ""), "both": (BLUE, "//"), "draft": ("white", "")}
+    figure, axes = _blank()
+    for height, (part, (color, hatch)) in enumerate(looks.items()):
+        rows = parts[(parts["part"] == part) & (parts["width"] > 0)]
+        bars = axes.barh(height, rows["width"], 0.8, rows["low"], color=color, edgecolor=BLACK, hatch=hatch)
+        if part != "both":
+            axes.bar_label(bars, rows["token"], label_type="center")
+    axes.set_yticks(range(3), ["target: p", "same token", "draft: q"])
+    axes.set(xlabel="uniform u, shared by draft and target (probability)", ylabel="interval of each token", xlim=(0, 1))
+    same, most = widths["both"].sum(), widths[["draft", "target"]].min(axis=1).sum()
+    axes.set_title(f"Draft and target agree for {same:.2f} of all u; 1 − TV is {most:.2f}", loc="left")
+    return _closed(figure)
+
+
+def tradeoff_data(families: Mapping[str, Sequence[str | Rule]], p: Any, q: Any) -> pd.DataFrame:
+    """Return what rules accept and how far they move the law: columns family, rule, alpha, tv, best.
+
+    families: rules by the name of their family; p, q: rows [V]. alpha: the acceptance at one position. tv: the total
+    variation of the token emitted there from p. best: 1 − TV(p, q) + tv, which no rule's alpha exceeds.
+    """
+    p, q, _ = _pair(p, q)
+    most, data = 1 - laws.total_variation(p, q), []
+    for family, rules in families.items():
+        for rule in rules:
+            tv = laws.total_variation(laws.joint_law(rule, p=p, q=q, gamma=1).sum(axis=1), p)
+            alpha = laws.expected_accepted(rule, p=p, q=q, gamma=1)
+            data.append((family, str(rule), alpha, tv, most + tv))
+    return pd.DataFrame(data, columns=["family", "rule", "alpha", "tv", "best"])
+
+
+def tradeoff(data: pd.DataFrame) -> Figure:
+    """Draw acceptance against total variation, one marker per family, under the line that no rule exceeds.
+
+    data: tidy, as `tradeoff_data` returns it.
+    """
+    most = (data["best"] - data["tv"]).iloc[0]
+    below = (data["best"] - data["alpha"]).groupby(data["family"], sort=False).max() > ON_THE_LINE
+    sides = {"On the line": below.index[~below], "below": below.index[below]}
+    figure, axes = _blank()
+    axes.plot([0, 1 - most], [most, 1], color=BLACK, lw=1.5, label="no rule above α = 1 − TV(p, q) + ε", zorder=1)
+    sns.scatterplot(
+        data=data, x="tv", y="alpha", hue="family", style="family", s=70, edgecolor=BLACK,
+        palette=sns.color_palette("viridis", len(below)), ax=axes,
+    )  # fmt: skip
+    axes.set(xlabel="total variation ε of the emitted token from p", ylabel="acceptance α (probability)")
+    axes.set_title("; ".join(f"{side}: {', '.join(names)}" for side, names in sides.items() if len(names)), loc="left")
+    sns.move_legend(axes, "lower right", title=None)
+    return _closed(figure)
+
+
+def _pair(p: Any, q: Any, labels: Sequence[str] | None = None) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """Return two rows of one vocabulary and a name for each of its tokens."""
+    p, q = _row("p", p), _row("q", q)
+    if p.shape != q.shape:
+        raise SpecnbError(f"p has {len(p)} entries and q has {len(q)}; expected one vocabulary")
+    names = [str(v) for v in range(len(p))] if labels is None else list(labels)
+    if len(names) != len(p) or len(set(names)) != len(names):
+        raise SpecnbError(f"labels are {names}; expected {len(p)} different ones, one per token")
+    return p, q, names
 
 
 def _row(name: str, values: Any) -> np.ndarray:
