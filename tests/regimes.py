@@ -1,7 +1,8 @@
 """The inputs that catch distinct bugs, as named regimes, and what a backend answers on them.
 
-A regime makes one batch of keyword arguments of a backend's `verify`, as NumPy arrays. `disagreements` compares
-two implementations on a list of batches: equality of tokens, counts and status, without any tolerance.
+A regime makes one batch of keyword arguments of a backend's `verify`, or any other of its verdicts, as NumPy arrays.
+`disagreements` compares two implementations on a list of batches: equality of tokens, counts and status, without any
+tolerance.
 """
 
 from __future__ import annotations
@@ -9,10 +10,13 @@ from __future__ import annotations
 import numpy as np
 
 from specnb.arrays import to_numpy, to_torch
-from specnb.backends.numpy import ACCEPTING, words
+from specnb.backends.numpy import ACCEPTING, OWN, draw, words
 
 VOCABULARIES = (1, 2, 3, 127, 128, 129, 255, 257, 999, 1024, 4097, 8193)
 """Around powers of two, around one tile of 1,024 ids, and not multiples of any block."""
+
+FUNCTIONS = ("verify", "verify_block", "verify_coupled")
+"""What every backend decides by arithmetic of its own; token and match are one function."""
 
 
 def softmax(z):
@@ -78,6 +82,16 @@ def mixed(rng, V):
     b = batch(rng, 8, 4, V, 0.5)
     draft = np.where(rng.random((8, 4)) < 0.15, -1, b["draft"])
     return b | {"draft": draft, "onehot": rng.random(8) < 0.5, "lengths": rng.integers(0, 5, 8)}
+
+
+def ragged(rng, V):
+    """Rows that end early, by their length or by an id −1, with nothing but NaN behind."""
+    b = batch(rng, 8, 3, V, 0.5)
+    length, p, q = rng.integers(0, 4, 8), b["p"].copy(), b["q"].copy()
+    columns = np.arange(4)
+    p[columns > length[:, None]], q[columns[:3] >= length[:, None]] = np.nan, np.nan
+    draft = np.where((columns[:3] == length[:, None]) & (np.arange(8) % 2 == 0)[:, None], -1, b["draft"])
+    return b | {"p": p, "q": q, "draft": draft, "lengths": np.where(np.arange(8) % 2, length, 3)}
 
 
 def foreign(rng, V):
@@ -170,6 +184,49 @@ def tiny(rng, V):
     return b | {"seed": None, "uniforms": np.where(rng.random((4, 3)) < 0.5, 0.0, 0.5)}
 
 
+def points(rng, V):
+    """One-hot and soft drafts of rows that are no distributions: 0.9, 2.4 or infinitely more at drafted tokens."""
+    b = batch(rng, 6, 3, V, 0.5)
+    p, rows = b["p"].copy(), np.arange(6)[:, None]
+    p[rows, np.arange(3), b["draft"]] += rng.choice([0.0, 0.9, 2.4, np.inf], (6, 3)).astype(np.float32)
+    return b | {"p": p, "onehot": np.arange(6) % 3 > 0}
+
+
+def heavy(rng, V):
+    """One request alone, with a row behind its first draft that is far too heavy, be its own draft's p 0 or not."""
+    b = batch(rng, 1, 2, V)
+    p = b["p"].copy()
+    p[0, 1] += 1
+    p[0, 1, b["draft"][0, 1]] *= rng.integers(2)
+    return b | {"p": p}
+
+
+def brink(rng, V):
+    """float64 rows and uniforms on the boundary of the block rule's last test, or one step of the grid beside it."""
+    b = batch(rng, 6, 3, V)
+    p, q = (b[k].astype(np.float64) for k in "pq")
+    rows, a = np.arange(6), np.ones(6)
+    for i in range(3):
+        a = np.minimum(1, a * p[rows, i, b["draft"][:, i]] / q[rows, i, b["draft"][:, i]])
+    u = rng.random((6, 4))
+    u[:, 2] = np.clip(a + np.tile([-1.0, 0.0, 1.0], 2) * 2.0**-53, 0, 1 - 2.0**-53)
+    return b | {"p": p, "q": q, "seed": None, "uniforms": u}
+
+
+def coupled(rng, V):
+    """Drafts drawn by the words of their own positions, as the drafter of rule `coupled` does; positions wrap."""
+    b = batch(rng, 8, 3, V, 0.5)
+    start = rng.choice([2**32, 2**40, 2**63 - 1], 8) - rng.integers(1, 5, 8)
+    return b | {"position": start, "lengths": rng.integers(0, 4, 8), "draft": own_draws(b | {"position": start})}
+
+
+def own_draws(b):
+    """Return drafts [B, G] drawn from a batch's q by the words that rule `coupled` shares with the target's draws."""
+    starts = b["position"] & 0xFFFFFFFF
+    drawn = [draw(b["q"][:, i], b["seed"], starts + i, 0, OWN) for i in range(b["draft"].shape[1])]
+    return np.stack(drawn, 1) if drawn else b["draft"]
+
+
 def no_drafts(rng, V):
     """G = 0: one token of p."""
     return batch(rng, 5, 0, V)
@@ -189,19 +246,35 @@ def strided(rng, V):
     return b | {"p": p, "q": q, "draft": np.repeat(b["draft"], 3, axis=1)[:, ::3]}
 
 
-ALL = (near, far, same, shifted, sparse, match, mixed, foreign, padded, broken, logits, edges, knife, dyadic,
-       hairline, wrapping, tiny, no_drafts, doubles, strided)  # fmt: skip
+ALL = (near, far, same, shifted, sparse, match, mixed, ragged, foreign, padded, broken, logits, edges, knife, dyadic,
+       hairline, wrapping, tiny, points, heavy, brink, coupled, no_drafts, doubles, strided)  # fmt: skip
 
 
-def answers(module, arguments):
-    """Return (tokens, num_accepted, status) of a backend module on NumPy arguments, as lists."""
-    if module.__name__.endswith("numpy"):
-        return [to_numpy(a).tolist() for a in module.verify(**arguments)]
-    tensors = {k: to_torch(v) if isinstance(v, np.ndarray) else v for k, v in arguments.items()}
-    return [to_numpy(a).tolist() for a in module.verify(**tensors)]
+def batches(regime, vocabularies, seed=0):
+    """Return one batch of a regime per vocabulary."""
+    return [regime(np.random.default_rng([seed, V]), V) for V in vocabularies]
 
 
-def disagreements(reference, candidate, batches):
+def arguments_of(function, b):
+    """Return a batch as arguments of a backend's function: rule `coupled` takes seeds in place of uniforms."""
+    if function != "verify_coupled" or b["uniforms"] is None:
+        return b
+    return b | {"uniforms": None, "seed": np.arange(len(b["draft"])) + 2**40}
+
+
+def tensors(b):
+    """Return a batch with tensors for arrays."""
+    return {k: to_torch(v) if isinstance(v, np.ndarray) else v for k, v in b.items()}
+
+
+def answers(module, b, function="verify", **more):
+    """Return (tokens, num_accepted, status) of a backend's function on a batch and more arguments, as lists."""
+    b = arguments_of(function, b)
+    b = b if module.__name__.endswith("numpy") else tensors(b)
+    return [to_numpy(a).tolist() for a in getattr(module, function)(**b, **more)]
+
+
+def disagreements(reference, candidate, cases, function="verify", **more):
     """Return, for each batch on which two backends differ, its index and both answers."""
-    pairs = ((answers(reference, b), answers(candidate, b)) for b in batches)
+    pairs = (tuple(answers(module, b, function, **more) for module in (reference, candidate)) for b in cases)
     return [(i, ours, theirs) for i, (ours, theirs) in enumerate(pairs) if ours != theirs]

@@ -69,19 +69,21 @@ def test_high_products(count):
     assert torch_words.multiply_high(*tensors).tolist() == expected
 
 
-@pytest.mark.parametrize("rule", ["token", "match"])
+@pytest.mark.parametrize("rule", ["token", "match", "block", "coupled"])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_verdicts(backend, rule):
-    assert VECTORS["verdicts"]
-    for case in VECTORS["verdicts"]:
-        G, V = len(case["draft"]), len(case["p"][0])
+    cases = [case for case in VECTORS["verdicts"] if rule in case]
+    assert len(cases) == (56 if rule == "coupled" else 72)  # coupled takes seeds only
+    for case in cases:
+        expected = case[rule]
+        draft = np.array([expected.get("draft", case["draft"])], np.int64)
+        G, V = draft.shape[1], len(case["p"][0])
         q = None if case["q"] is None else np.array(case["q"], np.float32).reshape(1, G, V)
-        p, draft = np.array([case["p"]], np.float32), np.array([case["draft"]], np.int64).reshape(1, G)
+        p = np.array([case["p"]], np.float32)
         random = {"seed": [case["seed"]], "position": case["position"]}
         if case["uniforms"] is not None:
             random = {"uniforms": np.array([case["uniforms"]])}
         verdict = specnb.verify(draft, q, p, rule=rule, backend=backend, **random)
-        expected = case[rule]
         assert verdict.tokens[0].tolist() == expected["tokens"], case["kind"]
         assert verdict.num_accepted.tolist() == [expected["num_accepted"]], case["kind"]
         if case["kind"] == "nan":

@@ -232,7 +232,7 @@ def _law_of(law, drafts):
     (B, G), V = drafts.draft.shape, drafts.V
     lengths, corrections, finite = np.zeros((B, G + 1)), np.zeros((B, G + 1, V)), np.ones(B, bool)
     pairs = [drafts.rows(np.full(B, i), drafts.length > i) for i in range(G + 1)]
-    for L in np.unique(drafts.length):
+    for L in np.unique(drafts.length).tolist():
         rows = drafts.length == L
         p = np.stack([pairs[i][0][rows] for i in range(L + 1)], axis=1)
         q = np.stack([pairs[i][1][rows] for i in range(L)], axis=1) if L else np.zeros((len(p), 0, V))
@@ -249,9 +249,10 @@ def _law_of(law, drafts):
 def _first_failure(law_of_n, u):
     """Return the first i with u_i·P(n >= i) >= P(n > i), for laws of n [B, G+1]; G if there is none."""
     n, at_least = np.zeros(len(law_of_n), np.int64), 0.0
-    for i in reversed(range(law_of_n.shape[1])):
-        above, at_least = at_least, law_of_n[:, i] + at_least
-        n = np.where(u[:, i] * at_least < above, n, i) if i < u.shape[1] else np.full(len(law_of_n), i)
+    with np.errstate(invalid="ignore"):
+        for i in reversed(range(law_of_n.shape[1])):
+            above, at_least = at_least, law_of_n[:, i] + at_least
+            n = np.where(u[:, i] * at_least < above, n, i) if i < u.shape[1] else np.full(len(law_of_n), i)
     return n
 
 

@@ -1,6 +1,6 @@
-"""The arithmetic contract in one fused Triton launch, on CUDA or (TRITON_INTERPRET=1) interpreted on the CPU.
+"""The arithmetic contract in fused Triton launches, on CUDA or (TRITON_INTERPRET=1) interpreted on the CPU.
 
-Signatures and results are those of `specnb.backends.numpy`. The kernel lives in `kernels/specnb_kernels` as a
+Signatures and results are those of `specnb.backends.numpy`. The kernels live in `kernels/specnb_kernels` behind a
 custom operator, which `torch.compile` neither looks into nor fuses.
 """
 
@@ -14,6 +14,16 @@ DRAFTING = 0
 def verify(draft, q, p, lengths, onehot, seed, position, uniforms):
     """Accept a prefix of each draft, then pick the final token; see `specnb.backends.numpy.verify`."""
     return specnb_kernels.verify(draft, q, p, lengths, onehot, seed, position, uniforms)
+
+
+def verify_block(draft, q, p, lengths, onehot, seed, position, uniforms):
+    """Accept the longest prefix whose own test passes; see `specnb.backends.numpy.verify_block`."""
+    return specnb_kernels.verify_block(draft, q, p, lengths, onehot, seed, position, uniforms)
+
+
+def verify_coupled(draft, q, p, lengths, onehot, seed, position, uniforms):
+    """Accept drafts while they equal the target's own draws; see `specnb.backends.numpy.verify_coupled`."""
+    return specnb_kernels.verify_coupled(draft, q, p, lengths, onehot, seed, position, uniforms)
 
 
 def draw(probs, seed, position, index, purpose=DRAFTING):
