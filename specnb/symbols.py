@@ -1,13 +1,16 @@
-"""SymPy's side of a proof: one token's p and q by cases on the sign of p − q, decided, summed and printed."""
+"""SymPy's side of a proof: signs decided for all values of the symbols, sums over all tokens, the paper's notation."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
+from functools import reduce
+from math import prod
 from typing import Any, TypeAlias
 
 import sympy
-from sympy import Max, Min, Symbol
+from sympy import ZZ, Piecewise
+from sympy.polys.fields import FracElement, FracField
 from sympy.printing.latex import LatexPrinter
 
 from specnb.arithmetic import elementwise
@@ -16,40 +19,7 @@ from specnb.errors import SpecnbError
 Expr: TypeAlias = Any  # a SymPy expression; its own annotations promise less than what comes back
 
 p, q = sympy.symbols("p_v q_v", nonnegative=True)
-
-
-@dataclass(frozen=True)
-class Case:
-    """One sign of p − q for token v, written so that SymPy knows it: p = q + d with d > 0, and so on."""
-
-    name: str
-    p: Expr
-    q: Expr
-    names: dict[Expr, Expr]  # what the case's own symbols are in terms of p and q
-
-    @property
-    def excess(self) -> Expr:
-        """Return p − q, whose sign the case knows."""
-        return sympy.expand(self.p - self.q)
-
-    def show(self, value: Expr) -> Expr:
-        """Return a value of this case in the symbols p and q."""
-        return sympy.cancel(value.subs(self.names, simultaneous=True))
-
-
-def cases(v: str | int = "v") -> tuple[Case, ...]:
-    """Return the five cases that token v can be in; p = q and q = 0 < p are among them."""
-    P, Q = sympy.symbols(f"p_{v} q_{v}", nonnegative=True)
-    a, d, e = sympy.symbols(f"a_{v} d_{v} e_{v}", positive=True)
-    b = Symbol(f"b_{v}", nonnegative=True)
-    zero = sympy.Integer(0)
-    return (
-        Case(f"{P} > {Q} > 0", a + d, a, {a: Q, d: P - Q}),
-        Case(f"{P} > {Q} = 0", d, zero, {d: P}),
-        Case(f"{P} = {Q} > 0", a, a, {a: P}),
-        Case(f"{P} = {Q} = 0", zero, zero, {}),
-        Case(f"{P} < {Q}", b, b + e, {b: P, e: Q - P}),
-    )
+alpha, leniency = sympy.symbols("alpha l", positive=True)
 
 
 class Undecided(SpecnbError):
@@ -59,6 +29,8 @@ class Undecided(SpecnbError):
 class Over(sympy.Expr):
     """The sum of an expression over all tokens v, whatever the vocabulary."""
 
+    is_commutative = True
+
 
 class _Paper(LatexPrinter):
     """Prints as the paper does: (p − q)+ for a maximum with 0, positive terms first, sums over v."""
@@ -67,9 +39,10 @@ class _Paper(LatexPrinter):
         rest = [argument for argument in expr.args if argument != 0]
         return rf"\left({self._print(rest[0])}\right)_+" if len(rest) == 1 else super()._print_Max(expr, exp)
 
-    def _print_Over(self, expr):
+    def _print_Over(self, expr, exp=None):
         body = self._print(expr.args[0])
-        return r"\sum_v " + (rf"\left({body}\right)" if expr.args[0].is_Add else body)
+        sum_of = r"\sum_v " + (rf"\left({body}\right)" if expr.args[0].is_Add else body)
+        return sum_of if exp is None else rf"\left({sum_of}\right)^{{{exp}}}"
 
     def _as_ordered_terms(self, expr, order=None):
         return sorted(super()._as_ordered_terms(expr, order), key=lambda term: term.could_extract_minus_sign())
@@ -80,44 +53,108 @@ def latex(expression: Expr) -> str:
     return _Paper().doprint(expression)
 
 
-def in_case(expression: Expr, case: Case) -> Expr:
-    """Return an expression of p and q where the case decides every minimum, maximum and condition."""
-    return decided(sympy.sympify(expression).subs({p: case.p, q: case.q}, simultaneous=True))
+def factored(expression: Expr) -> Expr:
+    """Return a product whose factors begin with a positive constant, as 1 − l, and whose minus a difference takes."""
+    product: Expr = sympy.factor(expression)
+    coefficient, factors = product.as_coeff_mul()
+    turned = []
+    for base, exponent in (factor.as_base_exp() for factor in factors):
+        negative = base.as_coeff_Add()[0] < 0
+        turned.append((-base if negative else base) ** exponent)
+        coefficient *= (-1) ** exponent if negative else 1
+    for i, factor in enumerate(turned):
+        if coefficient < 0 and factor.is_Add and factor.as_coeff_Add()[0] == 0:
+            turned[i], coefficient = -factor, -coefficient
+    return sympy.Mul(coefficient, *turned)
 
 
-def decided(expression: Expr) -> Expr:
-    """Return an expression without minima and maxima, whose order the symbols' assumptions must tell."""
-    return expression.replace(Min, _least).replace(Max, lambda *args: -_least(*(-a for a in args)))
+def sign(x: Any) -> int:
+    """Return 1, 0 or −1, the sign of a number, or of a rational function for all positive values of its symbols.
+
+    A function's is known where its numerator's coefficients agree in sign, and its denominator's; `Undecided` is
+    raised where they don't.
+    """
+    if not isinstance(x, FracElement):
+        return (x > 0) - (x < 0)
+    return _sign_of_polynomial(x, x.numer) * _sign_of_polynomial(x, x.denom)
 
 
-def _least(*args: Expr) -> Expr:
-    least = args[0]
-    for other in args[1:]:
-        least = least if _is_nonnegative(other - least) else other
-    return least
+def _sign_of_polynomial(x: FracElement, polynomial: Any) -> int:
+    signs = {1 if coefficient > 0 else -1 for coefficient in polynomial.coeffs()}
+    if len(signs) > 1:
+        raise Undecided(f"the sign of {x} is undecided")
+    return signs.pop() if signs else 0
 
 
-def _is_nonnegative(x: Expr) -> bool:
-    """Tell the sign of an expression, which the symbols' own assumptions must decide."""
-    x = sympy.factor(x)
-    if x.is_nonnegative:
-        return True
-    if x.is_nonpositive:
-        return False
-    raise Undecided(f"the sign of {x} is undecided")
+def least(a: Any, b: Any) -> Any:
+    """Return the smaller of two, which their difference's sign must tell."""
+    return a if sign(b - a) >= 0 else b
 
 
-def _is_zero(x: Expr) -> bool:
-    zero = sympy.sympify(x).is_zero
-    if zero is None:
-        raise Undecided(f"whether {x} is 0 is undecided")
-    return zero
+def largest(a: Any, b: Any) -> Any:
+    """Return the larger of two, which their difference's sign must tell."""
+    return a if sign(a - b) >= 0 else b
 
 
-DECIDED = elementwise(
-    lambda a, b: _least(sympy.sympify(a), sympy.sympify(b)),
-    lambda a, b: -_least(-sympy.sympify(a), -sympy.sympify(b)),
-    lambda x, a, b: b if _is_zero(x) or not _is_nonnegative(x) else a,
-    lambda a, b: sympy.Integer(0) if _is_zero(b) else a / b,
-    lambda value: value if isinstance(value, sympy.Basic) else sympy.Rational(Fraction(value)),
-)
+def _divide(a: Any, b: Any) -> Any:
+    if sign(b) == 0:
+        return 0
+    return (a if isinstance(a, FracElement) else Fraction(a)) / b  # two integers would make a float
+
+
+DECIDED = elementwise(least, largest, lambda x, a, b: a if sign(x) > 0 else b, _divide, Fraction)
+"""The arithmetic of rational functions of positive symbols: what a rule asks is decided for all of their values."""
+
+
+def functions_of(symbols: Iterable[Expr]) -> dict[Expr, FracElement]:
+    """Return these symbols as rational functions, to compute with."""
+    ordered = sorted(symbols, key=str)
+    return dict(zip(ordered, FracField(ordered, ZZ).gens, strict=True)) if ordered else {}
+
+
+def expression_of(value: Any) -> Expr:
+    """Return a number or a rational function as a SymPy expression."""
+    return value.as_expr() if isinstance(value, FracElement) else sympy.Rational(value)
+
+
+def evaluated(expression: Expr, values: dict[Expr, Any], tokens: Sequence[dict[Expr, Any]] = ()) -> Any:
+    """Return what an expression is where its symbols have these values, numbers or rational functions.
+
+    tokens: the values of each token's own symbols, which a sum `Over` all tokens runs through. Raises `Undecided`
+    where a minimum, a maximum or a condition needs a sign that isn't known.
+    """
+    if expression in values:
+        return values[expression]
+    if expression.is_Rational:
+        return Fraction(int(expression.p), int(expression.q))
+    if isinstance(expression, Over):
+        return sum(evaluated(expression.args[0], values | token, tokens) for token in tokens)
+    if isinstance(expression, Piecewise):
+        pieces: Any = expression.args
+        piece = next(value for value, condition in pieces if _holds(condition, values, tokens))
+        return evaluated(piece, values, tokens)
+    parts = [evaluated(part, values, tokens) for part in expression.args]
+    return _COMBINED[expression.func](*parts)
+
+
+def _holds(condition: Expr, values: dict[Expr, Any], tokens: Sequence[dict[Expr, Any]]) -> bool:
+    if condition in (True, False):
+        return bool(condition)
+    assert condition.rel_op in ("<", ">"), f"{condition} isn't strict"
+    return sign(evaluated(condition.gts - condition.lts, values, tokens)) > 0
+
+
+def _power(base: Any, exponent: Any) -> Any:
+    if exponent < 0 and base == 0:
+        raise SpecnbError("a statement divides by 0 in one of its cases; expected a Piecewise for that case")
+    return base ** int(exponent)
+
+
+_COMBINED: dict[Any, Callable[..., Any]] = {
+    sympy.Add: lambda *terms: sum(terms),
+    sympy.Mul: lambda *factors: prod(factors),
+    sympy.Pow: _power,
+    sympy.Min: lambda *parts: reduce(least, parts),
+    sympy.Max: lambda *parts: reduce(largest, parts),
+    sympy.Abs: lambda x: largest(x, -x),
+}
