@@ -25,7 +25,7 @@ _HOMES = {
     "Generation": "decoding.generation",
     "load_pair": "pair",
 }
-_MODULES = ("drafters", "laws", "plots", "proofs", "roofline", "rules", "samplers", "theory")
+_MODULES = ("drafters", "laws", "mistakes", "plots", "proofs", "roofline", "rules", "samplers", "theory")
 
 __all__ = ["__version__", *_HOMES, *_MODULES]  # pyright: ignore[reportUnsupportedDunderAll]  (one list, not two)
 

@@ -125,7 +125,7 @@ def _ensemble(draft, q, p, xp, *, w):
 def _typical(draft, q, p, xp, *, epsilon, delta):
     drafted = p[..., : draft.shape[-1], :]
     entropy = -xp.sum(drafted * xp.log(xp.where(drafted, drafted, 1)))[..., 0]
-    threshold = xp.min(epsilon, delta * xp.exp(-entropy))
+    threshold = xp.min(xp.number(epsilon), xp.number(delta) * xp.exp(-entropy))
     accept = xp.where(xp.at(drafted, draft) - threshold, 1.0, 0.0)
     return draft_by_draft(accept, normalised(drafted, xp), p, xp)
 
@@ -192,8 +192,8 @@ def lenient(l: Any, residual: str = "p - q") -> Rule:  # noqa: E741  the paper's
     >>> lenient(0.5).label
     'lenient(l=0.5, residual=p - q)'
     """
-    _require("l", l, 0 < l <= 1, "0 < l <= 1")
-    _require("residual", residual, residual in ("p - q", "p - lq"), "'p - q' or 'p - lq'")
+    _require("l", l, lambda: 0 < l <= 1, "0 < l <= 1")
+    _require("residual", residual, lambda: residual in ("p - q", "p - lq"), "'p - q' or 'p - lq'")
     return Rule("lenient", partial(_lenient, l=l, residual_of=residual),
                 "Leviathan, Kalman, Matias 2023, arXiv:2211.17192, appendix A.5", lossless=False,
                 parameters={"l": l, "residual": residual},
@@ -208,7 +208,7 @@ def ensemble(w: Any) -> Rule:
     >>> ensemble(0.75).lossless
     False
     """
-    _require("w", w, 0 <= w <= 1, "0 <= w <= 1")
+    _require("w", w, lambda: 0 <= w <= 1, "0 <= w <= 1")
     return Rule("ensemble", partial(_ensemble, w=w), "the token rule with the target w p + (1 - w) q",
                 lossless=False, parameters={"w": w}, formula=r"p \to w p + (1 - w) q")  # fmt: skip
 
@@ -216,13 +216,15 @@ def ensemble(w: Any) -> Rule:
 def typical(epsilon: float = 0.3, delta: float = 0.09) -> Rule:
     """Return the lossy rule that keeps a draft iff p(x) > min(ε, δ·exp(−H(p))), else draws from p; floats only.
 
+    The entropy takes logarithms, which NumPy and torch round differently: here alone they may differ in a token.
+
     epsilon, delta > 0; H is the entropy of p in nats. Source: Cai et al. 2024, arXiv:2401.10774, section 2.3.1.
 
     >>> typical().label
     'typical(epsilon=0.3, delta=0.09)'
     """
-    _require("epsilon", epsilon, epsilon > 0, "epsilon > 0")
-    _require("delta", delta, delta > 0, "delta > 0")
+    _require("epsilon", epsilon, lambda: epsilon > 0, "epsilon > 0")
+    _require("delta", delta, lambda: delta > 0, "delta > 0")
     return Rule("typical", partial(_typical, epsilon=epsilon, delta=delta),
                 "Cai et al. 2024 (Medusa), arXiv:2401.10774, section 2.3.1", lossless=False,
                 parameters={"epsilon": epsilon, "delta": delta},
@@ -247,6 +249,10 @@ def get(rule: str | Rule) -> Rule:
     raise SpecnbError(f"rule {rule!r} is unknown; expected one of {', '.join(RULES)}, or a Rule")
 
 
-def _require(name: str, value: Any, fits: bool, expected: str) -> None:
-    if not fits:
+def _require(name: str, value: Any, fits: Callable[[], Any], expected: str) -> None:
+    try:
+        good = bool(fits())
+    except (TypeError, ValueError):
+        good = False
+    if not good:
         raise SpecnbError(f"{name} is {value!r}; expected {expected}")

@@ -12,6 +12,12 @@ from specnb.errors import SpecnbError
 MASS_TOLERANCE = 1e-3
 """How far a row may be from mass 1: far above float32 and float16 softmax, far below any real mistake."""
 
+LAW_TOLERANCE = 1e-6
+"""How far a rule's own law may be from mass 1 and from no negative entry: far above float64's rounding."""
+
+SOUND = 1e-2
+"""How far from 1 rows may sum for a rule's law to be held to account on them: bfloat16 rows count, logits don't."""
+
 BFLOAT16_TOLERANCE = 2.0**-8
 """The same in bfloat16, whose values carry 8 bits."""
 
@@ -45,6 +51,29 @@ def effective_lengths(draft: np.ndarray, lengths: np.ndarray | None) -> np.ndarr
     """Return how many drafts of each row count: up to its length and its first id −1."""
     before_end = np.cumsum(draft == -1, axis=1) == 0
     return before_end.sum(axis=1) if lengths is None else np.minimum(before_end.sum(axis=1), lengths)
+
+
+def law_parts(answer: Any, drafts: int, length: int, vocabulary: int) -> tuple[Any, Any]:
+    """Return lengths [b, L+1] and correction [b, L+1, V] as a rule's law returned them, or raise for other shapes."""
+    if not isinstance(answer, tuple) or len(answer) != 2 or not all(hasattr(part, "shape") for part in answer):
+        raise SpecnbError(f"a rule's law returned {type(answer).__name__}; expected two arrays: lengths, correction")
+    shapes = (drafts, length + 1), (drafts, length + 1, vocabulary)
+    for part, shape in zip(answer, shapes, strict=True):
+        if tuple(part.shape) != shape:
+            raise SpecnbError(f"a rule's law returned shape {tuple(part.shape)}; expected {shape}")
+    return answer
+
+
+def check_law(name: str, law: Any, sound: Any) -> None:
+    """Raise if rows [b, N] of what a rule's law returned are no laws where its own rows were sound [b]."""
+    with np.errstate(invalid="ignore"):
+        fits = (law >= -LAW_TOLERANCE).all(-1) & (abs(law.sum(-1) - 1) <= LAW_TOLERANCE)
+    if bool((wrong := sound & ~fits).any()):
+        row = int(wrong.nonzero()[0][0])
+        raise SpecnbError(
+            f"row {row}: {name} of a rule's law sums to {float(law[row].sum()):.6g}, its least entry is "
+            f"{float(law[row].min()):.6g}; expected a law: nowhere negative, of sum 1"
+        )
 
 
 def _check_rows(name: str, rows: Any, counts: np.ndarray) -> None:

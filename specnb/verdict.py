@@ -64,7 +64,8 @@ class Verdict:
 
         By the rule `token` that is (p − q)+ over its sum after a rejection and p over its sum after full acceptance,
         in the contract's integer masses; all zeros where nothing could be drawn. It is read from the arrays that
-        were verified: change those and it changes.
+        were verified: change those and it changes. By the rule `coupled` it is p over its sum: what the position's
+        word draws from, whatever the draft (given the draft, `specnb.law` has its law).
         """
         from specnb.backends.numpy import final_masses
 

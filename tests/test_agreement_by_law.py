@@ -13,6 +13,7 @@ import specnb
 from specnb import backends, mistakes, rules
 from specnb.backends import numpy as reference
 from specnb.backends import torch_words
+from specnb.errors import SpecnbError
 
 EVERY_REGIME = pytest.mark.parametrize("regime", regimes.ALL, ids=lambda r: r.__name__)
 
@@ -64,3 +65,35 @@ def test_a_law_of_the_wrong_shape_is_refused(name):
     wrong = rules.Rule("wrong", lambda draft, q, p, xp: (xp.ones(p), p), "this test", lossless=False)
     with pytest.raises(specnb.SpecnbError, match=r"a rule's law returned shape \(4, 1\); expected \(4, 5\)"):
         specnb.verify(**b, rule=wrong, backend=name)
+
+
+def _always(draft, q, p, xp):
+    return rules.draft_by_draft(xp.where(xp.at(q, draft) + 1, 1.0, 1.0), p[..., : draft.shape[-1], :], p, xp)
+
+
+@pytest.mark.parametrize("framework", [np.asarray, torch.tensor])
+@pytest.mark.parametrize("draft", [[7], [-2], [2]])
+def test_no_rule_keeps_an_impossible_draft(framework, draft):
+    rows = framework([[0.5, 0.5, 0.0]]), framework([[0.5, 0.3, 0.2], [0.1, 0.8, 0.1]])
+    verdict = specnb.verify(draft, *rows, seed=0, rule=rules.Rule("all", _always, "this test", lossless=False))
+    assert verdict.num_accepted == 0
+    assert int(verdict.status) in (specnb.Status.OUT_OF_RANGE, specnb.Status.IMPOSSIBLE)
+
+
+@pytest.mark.parametrize("framework", [np.asarray, torch.tensor])
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        (lambda lengths, correction: (2 * lengths, correction), "row 0: lengths of a rule's law sums to 2"),
+        (lambda lengths, correction: (lengths * np.nan, correction), "row 0: lengths of a rule's law sums to nan"),
+        (lambda lengths, correction: (lengths, correction / 2), "row 0: correction of a rule's law sums to 0.5"),
+        (lambda lengths, correction: None, "a rule's law returned NoneType; expected two arrays"),
+    ],
+)
+def test_a_law_that_is_none_is_refused(framework, wrong, sentence):
+    def law(draft, q, p, xp):
+        return wrong(*rules.token(draft, q, p, xp))
+
+    rows = framework([[0.5, 0.5]]), framework([[0.25, 0.75]] * 2)
+    with pytest.raises(SpecnbError, match=sentence):
+        specnb.verify([0], *rows, seed=0, rule=rules.Rule("mine", law, "this test", lossless=False))

@@ -437,3 +437,25 @@ def test_injectable_may_be_said():
     with pytest.raises(SpecnbError, match="Opaque has no signature"):
         calls.takes_uniforms(Opaque())
     assert laws.audit(Opaque(), injectable=True, trials=laws.TRIALS[:2]).passed
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.3, 0.45), (0.62, 0.71)])
+def test_an_interval_inside_a_cell_is_seen(low, high):
+    half = [F(1, 2), F(1, 2)]
+    law = laws.sampler_law(lambda draft, q, p, u: [int(low < u[0] < high)], p=half, q=half, gamma=0)
+    assert abs(law[1] - F(high) + F(low)) < 2**-28
+
+
+def _without_rare_tokens(draft, q, p, uniforms):
+    kept = np.where(p < 0.01, 0, p)
+    return samplers.token(draft, q, kept / kept.sum(-1, keepdims=True), uniforms)
+
+
+def _of_the_top_4(draft, q, p, uniforms):
+    kept = np.where(p >= np.sort(p, -1)[:, -min(4, p.shape[1]), None], p, 0)
+    return samplers.token(draft, q, kept / kept.sum(-1, keepdims=True), uniforms)
+
+
+@pytest.mark.parametrize("sampler", [_without_rare_tokens, _of_the_top_4])
+def test_rare_tokens_matter(sampler):
+    assert laws.audit(sampler).worst.trial.name == "rare tokens"

@@ -125,3 +125,10 @@ def test_a_default_device_changes_nothing(backend, seed):
             for drafter in (None, ModelDrafter(draft)):
                 runs.append(specnb.generate(target, drafter, [[1, 2, 3], [4]], **options).sequences.tolist())
     assert run == expected
+
+
+def test_plain_decoding_has_no_rule_to_lose():
+    with pytest.raises(SpecnbError, match="rule 'tokn' is unknown"):
+        specnb.generate(tiny(), None, [[1, 2]], max_new_tokens=1, seed=0, rule="tokn")
+    with pytest.raises(SpecnbError, match="is lossy and judges drafts, but drafter is None"):
+        specnb.generate(tiny(), None, [[1, 2]], max_new_tokens=1, seed=0, rule=specnb.rules.lenient(0.5))

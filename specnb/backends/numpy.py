@@ -14,7 +14,7 @@ from specnb.arithmetic import ORDERED
 from specnb.backends.numpy_logits import pad
 from specnb.backends.numpy_logits import probabilities as probabilities
 from specnb.backends.numpy_words import multiply_high, words
-from specnb.errors import SpecnbError
+from specnb.validation import SOUND, check_law, law_parts
 from specnb.verdict import Status
 
 DRAFTING, ACCEPTING, FINAL, OWN = 0, 1, 2, 3
@@ -122,16 +122,21 @@ def verify_coupled(draft, q, p, lengths, onehot, seed, position, uniforms):
 def verify_by_law(law, draft, q, p, lengths, onehot, seed, position, uniforms):
     """Decide by any rule's law: keep draft i if u_i·P(n >= i) < P(n > i), then pick from the correction.
 
-    law: a function as in `specnb.rules`, given float64 rows of one length of draft at a time. Reads everything.
-    Other arguments and results as `verify`.
+    law: a function as in `specnb.rules`, given float64 rows of one length of draft at a time. Reads everything, keeps
+    no impossible draft whatever the law says, and raises `SpecnbError` where it is no law. Other arguments and
+    results as `verify`.
     """
     drafts = _read(draft, q, p, lengths, onehot)
     accept_u, final_word, bad_u = _randomness(seed, position, uniforms, *draft.shape)
-    law_of_n, correction, finite = _law_of(law, drafts)
-    n = _first_failure(law_of_n, accept_u)
+    law_of_n, correction, finite, sound = _law_of(law, drafts)
+    check_law("lengths", law_of_n, sound)
+    possible = drafts.counted & drafts.inside & (drafts.q_x > 0)
+    n = np.minimum(_first_failure(law_of_n, accept_u), np.cumprod(possible, axis=1).sum(axis=1))
     unusable = (bad_u[:, :-1] & drafts.counted).any(axis=1) | bad_u[:, -1]
     status = drafts.status(drafts.counted) | ~finite * Status.NONFINITE | unusable * Status.BAD_UNIFORM
-    token, flags = pick(weights(correction[np.arange(len(n)), n]), final_word)
+    correction = correction[np.arange(len(n)), n]
+    check_law("correction", correction, sound & ~status.astype(bool))
+    token, flags = pick(weights(correction), final_word)
     return _tokens(draft, n, token), n, (status | flags).astype(np.int32)
 
 
@@ -228,9 +233,13 @@ def _chain(drafts):
 
 
 def _law_of(law, drafts):
-    """Return the law of n [B, G+1] (0 beyond a row's draft), the corrections [B, G+1, V], and which rows are finite."""
+    """Return the law of n [B, G+1] (0 beyond a row's draft), the corrections [B, G+1, V], and what rows are [B].
+
+    finite: whether all were. sound: whether all were laws, about.
+    """
     (B, G), V = drafts.draft.shape, drafts.V
-    lengths, corrections, finite = np.zeros((B, G + 1)), np.zeros((B, G + 1, V)), np.ones(B, bool)
+    lengths, corrections = np.zeros((B, G + 1)), np.zeros((B, G + 1, V))
+    finite, sound = np.ones(B, bool), np.ones(B, bool)
     pairs = [drafts.rows(np.full(B, i), drafts.length > i) for i in range(G + 1)]
     for L in np.unique(drafts.length).tolist():
         rows = drafts.length == L
@@ -238,12 +247,10 @@ def _law_of(law, drafts):
         q = np.stack([pairs[i][1][rows] for i in range(L)], axis=1) if L else np.zeros((len(p), 0, V))
         with np.errstate(all="ignore"):  # rows that are no distributions are flagged
             answer = law(drafts.draft[rows, :L], q, p, ORDERED)
-        for array, part, shape in zip((lengths, corrections), answer, ((L + 1,), (L + 1, V)), strict=True):
-            if part.shape != (len(p), *shape):
-                raise SpecnbError(f"a rule's law returned shape {part.shape}; expected {(len(p), *shape)}")
-            array[rows, : L + 1] = part
+            sound[rows] = (abs(p.sum(2) - 1) < SOUND).all(1) & (abs(q.sum(2) - 1) < SOUND).all(1)
+        lengths[rows, : L + 1], corrections[rows, : L + 1] = law_parts(answer, len(p), L, V)
         finite[rows] = np.isfinite(p).all(axis=(1, 2)) & np.isfinite(q).all(axis=(1, 2))
-    return lengths, corrections, finite
+    return lengths, corrections, finite, sound
 
 
 def _first_failure(law_of_n, u):

@@ -9,7 +9,7 @@ from torch.nn.functional import pad
 from specnb.arithmetic import Arithmetic
 from specnb.backends.torch_drafts import emitted, randomness, read
 from specnb.backends.torch_mass import masses, pick
-from specnb.errors import SpecnbError
+from specnb.validation import SOUND, check_law, law_parts
 from specnb.verdict import Status
 
 
@@ -59,29 +59,41 @@ def verify(law, draft, q, p, lengths, onehot, seed, position, uniforms):
     B, G = draft.shape
     u, final_word, bad_u = randomness(seed, position, uniforms, B, G, p.device)
     drafts = read(draft, q, p, lengths, onehot)
-    law_of_n, correction, finite = _law_of(law, draft, q, p, drafts)
-    n = _first_failure(law_of_n, u)
-    rows, _ = masses(correction[torch.arange(B, device=n.device), n])
+    law_of_n, correction, finite, sound = _law_of(law, draft, q, p, drafts)
+    check_law("lengths", law_of_n, sound)
+    possible = drafts.counted & drafts.inside & (drafts.q_x > 0)
+    n = torch.minimum(_first_failure(law_of_n, u), possible.cumprod(1).sum(1))
+    status = drafts.status(bad_u) | ~finite * int(Status.NONFINITE)
+    correction = correction[torch.arange(B, device=n.device), n]
+    check_law("correction", correction, sound & (status == 0))
+    rows, _ = masses(correction)
     token, flags = pick(rows, final_word)
-    status = drafts.status(bad_u) | ~finite * int(Status.NONFINITE) | flags
+    status = status | flags
     return emitted(draft, n, token), n, status.int()
 
 
 def _law_of(law, draft, q, p, drafts):
-    """Return the law of n [B, G+1] (0 beyond a row's draft), the corrections [B, G+1, V], and which rows are finite."""
+    """Return the law of n [B, G+1] (0 beyond a row's draft), the corrections [B, G+1, V], and what rows are [B].
+
+    finite: whether all were. sound: whether all were laws, about.
+    """
     B, G = draft.shape
     lengths = torch.zeros(B, G + 1, dtype=torch.float64, device=p.device)
-    corrections, finite = lengths.new_zeros(B, G + 1, drafts.V), torch.ones_like(drafts.onehot)
+    corrections = lengths.new_zeros(B, G + 1, drafts.V)
+    finite, sound = torch.ones_like(drafts.onehot), torch.ones_like(drafts.onehot)
     for L in drafts.length.unique().tolist():
         rows = (drafts.length == L).nonzero()[:, 0]
         pairs = _row_pairs(draft[rows, :L], None if q is None else q[rows, :L], p[rows, : L + 1], drafts, rows)
         answer = law(draft[rows, :L], *pairs, ORDERED)
-        for array, part, shape in zip((lengths, corrections), answer, ((L + 1,), (L + 1, drafts.V)), strict=True):
-            if tuple(part.shape) != (len(rows), *shape):
-                raise SpecnbError(f"a rule's law returned shape {tuple(part.shape)}; expected {(len(rows), *shape)}")
-            array[rows, : L + 1] = part
+        lengths[rows, : L + 1], corrections[rows, : L + 1] = law_parts(answer, len(rows), L, drafts.V)
         finite[rows] = pairs[0].isfinite().all(2).all(1) & pairs[1].isfinite().all(2).all(1)
-    return lengths, corrections, finite
+        sound[rows] = _sound(pairs[0]) & _sound(pairs[1])
+    return lengths, corrections, finite, sound
+
+
+def _sound(rows):
+    """Tell of rows [b, N, V] whether all of a request's are laws, about."""
+    return (abs(rows.sum(2) - 1) < SOUND).all(1)
 
 
 def _row_pairs(draft, q, p, drafts, rows):

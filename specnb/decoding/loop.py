@@ -86,7 +86,7 @@ def generate(
     batch = Batch(read_prompts(input_ids, attention_mask), max_new_tokens)
     check_model("target", target, batch.size)
     batch.check_ids(target.get_input_embeddings().num_embeddings)
-    rule = rules.get("coupled" if drafter is None else rule)
+    rule = _rule_of(rule, drafter)
     if record and (rule.name not in OVERLAPS or rules.RULES[rule.name] is not rule):
         raise SpecnbError(f"record=True can't tell the chances of rule {rule.label}; expected {', '.join(OVERLAPS)}")
     B = len(batch.lengths)
@@ -175,6 +175,14 @@ def _check_drafter(drafter: Any) -> None:
     what = f"the class {drafter.__name__}" if isinstance(drafter, type) else type(drafter).__name__
     hint = "wrap it: specnb.drafters.ModelDrafter(model)" if isinstance(drafter, torch.nn.Module) else "or None"
     raise SpecnbError(f"drafter is {what}; expected one of specnb.drafters, {hint}")
+
+
+def _rule_of(rule: str | Rule, drafter: Drafter | None) -> Rule:
+    """Return the rule that judges the drafts; without a drafter each token is the target's own draw."""
+    rule = rules.get(rule)
+    if drafter is None and not rule.lossless:
+        raise SpecnbError(f"rule {rule.label} is lossy and judges drafts, but drafter is None; expected a drafter")
+    return rules.get("coupled") if drafter is None else rule
 
 
 def _count(name: str, value: Any) -> int:

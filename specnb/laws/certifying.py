@@ -10,20 +10,20 @@ import numpy as np
 from specnb.arithmetic import FLOAT64
 from specnb.errors import SpecnbError
 from specnb.laws.certificates import Certificate, Coverage, Example
-from specnb.laws.comparing import Comparison, NotExact, checked, in_floats, in_fractions
+from specnb.laws.comparing import Comparison, NotExact, in_floats, in_fractions
 from specnb.laws.examples import KINDS, exactly, trees
-from specnb.laws.joint import Tree, accepted_laws
+from specnb.laws.joint import Tree, accepted_laws, changed
 from specnb.laws.joint import promised as promised_rows
 from specnb.laws.optimum import most_accepted
 from specnb.laws.rows import as_count
-from specnb.laws.scenarios import Scenario
+from specnb.laws.scenarios import Scenario, as_scenario
 from specnb.rules import Rule
 
 Size = tuple[int, int, int]
 """V, γ and the number of steps."""
 
 SIZES: tuple[Size, ...] = (
-    (2, 1, 1), (2, 2, 1), (2, 3, 1), (3, 1, 1), (3, 2, 1), (3, 3, 1), (4, 2, 1), (5, 2, 1),
+    (2, 1, 1), (2, 2, 1), (2, 3, 1), (3, 1, 1), (3, 2, 1), (3, 3, 1), (4, 2, 1), (5, 2, 1), (9, 1, 1),
     (2, 1, 2), (2, 2, 2), (3, 1, 2),
 )  # fmt: skip
 REUSED_SIZES: tuple[Size, ...] = ((2, 1, 2),)
@@ -50,7 +50,7 @@ def certify(
     >>> certify("token", sizes=[(2, 1, 1)], exact=True).verdict
     'LOSSLESS'
     """
-    use, examples, seed = checked(rule), as_count("examples", examples, 0), as_count("seed", seed, 0)
+    use, examples, seed = as_scenario(rule), as_count("examples", examples, 0), as_count("seed", seed, 0)
     if exact not in (None, True, False):
         raise SpecnbError(f"exact is {exact!r}; expected True, False or None")
     if sizes is None:
@@ -107,7 +107,7 @@ def _compared(
 def _acceptance(use: Scenario, target: Tree, drafted: Tree, gamma: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the expected accepted drafts [N] of a step, and the most that a lossless rule has on these drafts."""
     accepted = accepted_laws(use, target, drafted, gamma, FLOAT64) @ np.arange(gamma + 1)
-    drawn = drafted if use.drafting is None else [use.drafting(rows, FLOAT64) for rows in drafted]
+    drawn = [changed("drafting", use.drafting, rows, FLOAT64) for rows in drafted]
     return accepted, most_accepted([promised_rows(use, rows, FLOAT64) for rows in target], drawn, gamma)
 
 

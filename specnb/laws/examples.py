@@ -9,8 +9,8 @@ import numpy as np
 
 from specnb.laws.joint import Tree
 
-DENOMINATOR = 2**10
-"""Every entry is a multiple of 1/1024, which float64 holds exactly, and so do rows their sum 1."""
+DENOMINATOR = 2**20
+"""Every entry is a multiple of 2^-20, which float64 holds exactly, and so do rows their sum 1: rare tokens are rare."""
 
 CONCENTRATION = 0.5
 """Of the Dirichlet laws that rows are drawn from: below 1, so that some tokens are likely and some are rare."""

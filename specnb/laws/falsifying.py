@@ -12,10 +12,10 @@ import numpy as np
 
 from specnb import rules
 from specnb.errors import SpecnbError
-from specnb.laws.comparing import TOLERANCE, Comparison, NotExact, checked, in_floats, in_fractions
+from specnb.laws.comparing import TOLERANCE, Comparison, NotExact, in_floats, in_fractions
 from specnb.laws.joint import Tree
 from specnb.laws.rows import as_count
-from specnb.laws.scenarios import Scenario
+from specnb.laws.scenarios import Scenario, as_scenario
 from specnb.rules import Rule
 
 GRID = {"gammas": (1, 2, 3), "vocabularies": (2, 3, 4), "denominators": (1, 2, 3, 4, 5, 6)}
@@ -88,7 +88,7 @@ def falsify(
     >>> falsify(rules.lenient(0.5)).distance
     Fraction(1, 2)
     """
-    use = checked(rule)
+    use = as_scenario(rule)
     grid = REUSED_GRID if use.uniforms == "reused" else GRID
     gammas = _counts("gammas", gammas, grid, 0)
     vocabularies = _counts("vocabularies", vocabularies, grid, 1)
@@ -163,7 +163,7 @@ def _compared(rule: str | Rule | Scenario, gamma: int, steps: int, p: list, q: l
     rows = np.array([p, q])
     compare = in_fractions if rows.dtype == object else in_floats
     target, drafted = (_every_prefix(row[None], steps * (gamma + 1)) for row in rows)
-    return compare(checked(rule), target, drafted, gamma, steps)
+    return compare(as_scenario(rule), target, drafted, gamma, steps)
 
 
 def _in_code(rule: str | Rule | Scenario) -> str:

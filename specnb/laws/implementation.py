@@ -18,7 +18,7 @@ from specnb.laws.rows import as_array, as_rows
 UNIFORMS, WORDS = 2**53, 2**64
 """How many uniforms there are to accept by, r·2^-53, and how many words to pick by."""
 
-MOST_MASS = 1.99
+LEAST_MASS, MOST_MASS = 0.01, 1.99
 """Rows that sum to about 2 have masses beyond 64 bits, and the backends pick nothing from them."""
 
 
@@ -62,7 +62,7 @@ def implemented_law(draft: Any, q: Any, p: Any) -> ImplementedLaw:
     q = FLOAT64.point(draft, np.zeros((*draft.shape, V))) if q is None else _floats("q", q)
     expected = "draft [G], q [G, V] or None, p [G+1, V], or all with a batch dimension"
     shapes = (*draft.shape, V), (*draft.shape[:-1], draft.shape[-1] + 1, V) if draft.ndim else ()
-    if draft.ndim not in (1, 2) or (q.shape, p.shape) != shapes:
+    if draft.ndim not in (1, 2) or 0 in draft.shape[:-1] or (q.shape, p.shape) != shapes:
         raise SpecnbError(f"draft is {describe(draft)}, q {describe(q)} and p {describe(p)}; expected {expected}")
     if draft.ndim == 1:
         return ImplementedLaw(*_law(draft, q, p))
@@ -76,7 +76,7 @@ def _floats(name: str, values: Any) -> np.ndarray:
     if rows.dtype != np.float64:
         raise SpecnbError(f"{name} holds Fractions; expected floats, as the backends compute in")
     mass = rows.sum(-1)
-    if not ((mass > 0) & (mass < MOST_MASS)).all():
+    if not ((mass > LEAST_MASS) & (mass < MOST_MASS)).all():
         raise SpecnbError(f"{name} has rows of sum {mass.min():g} to {mass.max():g}; expected about 1")
     return rows
 

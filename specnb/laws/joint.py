@@ -13,8 +13,11 @@ from specnb import rules
 from specnb.arithmetic import Arithmetic
 from specnb.errors import SpecnbError
 from specnb.laws.rows import Rows, arithmetic_of, as_count, as_numbers, one_row, tree_of
-from specnb.laws.scenarios import Scenario, as_scenario
+from specnb.laws.scenarios import Change, Scenario, as_scenario
 from specnb.rules import Rule
+
+LAW_TOLERANCE = 1e-9
+"""How far from 1 a law's sum may be, and how far below 0 an entry: far above rounding, far below any mistake."""
 
 Tree = list[np.ndarray]
 """Rows [N, V^k, V] of N examples after every prefix of k = 0, 1, … tokens, in the prefixes' order."""
@@ -127,7 +130,43 @@ def target_laws(target: Tree) -> np.ndarray:
 
 def promised(use: Scenario, rows: np.ndarray, xp: Arithmetic) -> np.ndarray:
     """Return the rows whose law a scenario promises, where p's are `rows`."""
-    return rows if use.promised is None else use.promised(rows, xp)
+    return changed("promised", use.promised, rows, xp)
+
+
+def changed(name: str, change: Change | None, rows: np.ndarray, xp: Arithmetic) -> np.ndarray:
+    """Return rows as a scenario changes them, or raise unless they are still laws of the same shape."""
+    if change is None:
+        return rows
+    after = np.asarray(change(rows.copy(), xp))
+    if after.shape != rows.shape:
+        raise SpecnbError(f"{name} made rows {after.shape} of rows {rows.shape}; expected the same shape")
+    if len(off := not_laws(after)):
+        raise SpecnbError(f"{name} made {after[tuple(off[0])].tolist()} of a row; expected a law: >= 0, of sum 1")
+    return after
+
+
+def law_of(rule: Rule, draft: Any, q: Any, p: Any, xp: Arithmetic) -> tuple[np.ndarray, np.ndarray]:
+    """Return the law of a rule, or raise unless it consists of laws: that of n, and those of the corrections."""
+    answer = rule.law(draft, q.copy(), p.copy(), xp)
+    if not isinstance(answer, tuple) or len(answer) != 2:
+        raise SpecnbError(f"the law of {rule.label} returned {type(answer).__name__}; expected lengths, correction")
+    lengths, correction = map(np.asarray, answer)
+    for name, law, shape in (("lengths", lengths, p.shape[:-1]), ("correction", correction, p.shape)):
+        if law.shape != shape:
+            raise SpecnbError(f"{name} of {rule.label} has shape {law.shape}; expected {shape} for p {p.shape}")
+        if len(off := not_laws(law)):
+            at = tuple(map(int, off[0]))
+            raise SpecnbError(
+                f"{name} of {rule.label} is {law[at].tolist()} for the draft {draft[at[: draft.ndim - 1]].tolist()}; "
+                "expected a law: nowhere negative, of sum 1"
+            )
+    return lengths, correction
+
+
+def not_laws(rows: np.ndarray) -> np.ndarray:
+    """Return where, in all axes but the last, entries are negative or don't sum to 1 within `LAW_TOLERANCE`."""
+    fits = (rows >= -LAW_TOLERANCE).all(-1) & (abs(rows.sum(-1) - 1) <= LAW_TOLERANCE)
+    return np.argwhere(~fits.astype(bool))
 
 
 def accepted_laws(use: Scenario, target: Tree, drafted: Tree, gamma: int, xp: Arithmetic) -> np.ndarray:
@@ -175,14 +214,14 @@ def _paths(use: Scenario, target: Tree, drafted: Tree, k: int, gamma: int, xp: A
             q[:, :, i] = drafted[k + i][:, path // place]
             draft[:, i] = path // places[i + 1] % V
     draft = np.broadcast_to(draft, shape)
-    lengths, correction = rules.get(use.rule).law(draft, q, p, xp)
+    drawn = np.prod(xp.at(changed("drafting", use.drafting, q, xp), draft), axis=-1)  # before a law writes into q
+    lengths, correction = law_of(rules.get(use.rule), draft, q, p, xp)
     if use.uniforms == "shared":
         lengths = _with_one_uniform(lengths, xp)
     if use.bonus == "draft":
         bonus = drafted[k + gamma][:, path][:, :, None]
         correction = np.concatenate([correction[:, :, :gamma], bonus], axis=2)
-    drawn = q if use.drafting is None else use.drafting(q, xp)
-    return np.prod(xp.at(drawn, draft), axis=-1), lengths, correction
+    return drawn, lengths, correction
 
 
 def hazards(lengths: np.ndarray, xp: Arithmetic) -> np.ndarray:

@@ -16,7 +16,7 @@ Change = Callable[[Any, Any], Any]
 
 @dataclass(frozen=True)
 class Scenario:
-    """A verification rule in use, right or wrong; every law of `specnb.laws` takes one instead of a rule.
+    """A verification rule in use, right or wrong; what takes a rule in `specnb.laws`, but for `law`, takes one too.
 
     rule: its name, or a `Rule`. drafting: the drafts are drawn from drafting(q), while q is what the rule is
     given (None: from q). promised: the output should have the law promised(p), while p is what the rule is given
@@ -36,6 +36,9 @@ class Scenario:
 
     def __post_init__(self) -> None:
         rules.get(self.rule)
+        for name in ("drafting", "promised"):
+            if getattr(self, name) is not None and not callable(getattr(self, name)):
+                raise SpecnbError(f"{name} is {getattr(self, name)!r}; expected a function (rows, xp) → rows, or None")
         _one_of("bonus", self.bonus, ("target", "draft"))
         _one_of("uniforms", self.uniforms, ("fresh", "shared", "reused"))
         if type(self.steps) is not int or self.steps < 1:

@@ -51,6 +51,10 @@ def read(rule: Rule, rows: Rows) -> Reading:
         np.arange(V)[:, None], np.tile(rows.q, (V, 1, 1)), np.tile(np.array([rows.p, rows.s]), (V, 1, 1)), rows.xp
     )
     lost, kept = rows.q * lengths[:, 0], rows.q * lengths[:, 1]
+    # What never happens, a draft of probability 0 or a correction of a draft that is always kept, may be anything.
+    laws = [*lengths[rows.q != 0], *correction[lost != 0, 0], *correction[kept != 0, 1]]
+    if any(sum(law) != 1 or (rows.xp.max(law, 0) != law).any() for law in laws):
+        raise SpecnbError(f"rule {rule.name!r} isn't a law for {rows.name}: expected entries >= 0, of sum 1")
     return Reading(sum(kept), kept + (lost[:, None] * correction[:, 0]).sum(0), correction[kept != 0, 1])
 
 

@@ -42,8 +42,10 @@ def audit(
     ratio : whether it should keep a draft with probability min(1, p/q), as the rules `token` and `block` do at one
         draft; False leaves out the boundary probes that take this for granted.
     injectable : whether it takes uniforms; None reads its signature.
-    resolution : changes of its mind are located to this; faults that are finer stay unseen. A sampler that
-        computes in float32 needs about 2^-18.
+    resolution : changes of its mind are located to this; faults that are finer stay unseen, as may those on a few
+        per cent of the uniforms that keep away from the corners of all cells. So a law that is off by less than that
+        may be one that was not wholly seen: of a sampler that shuffles its uniforms, say. A sampler that computes in
+        float32 needs about 2^-18.
     samples, seed : runs per trial of a sampler that draws for itself, and the seed of its drafts.
 
     >>> def always_the_draft(draft, q, p, uniforms):

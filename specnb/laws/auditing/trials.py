@@ -57,5 +57,6 @@ TRIALS = (
     Trial("identical rows", row(1, 2, 1), row(1, 2, 1), gamma=1),
     Trial("one-hot draft", row(3, 5, 4), row(0, 1, 0), gamma=1),
     Trial("one-hot target", row(0, 1, 0), row(2, 9, 1), gamma=1),
+    Trial("rare tokens", row(1, 3, 12, 368, 2000, 6000, 2, 7998), row(2, 1, 8, 1000, 4000, 5000, 0, 6373), gamma=1),
     Trial("small residual", row(2**19 + 1, 2**19 - 1, 0), row(1, 1, 0), gamma=1),
 )
