@@ -165,6 +165,22 @@ class Rule:
         return rule_markdown(self)
 
 
+class Decided:
+    """What a rule decided, which carries its label."""
+
+    decided_by: Rule
+
+    @property
+    def rule(self) -> str:
+        """Return the rule's name, with its parameters if it has any."""
+        return self.decided_by.label
+
+    @property
+    def lossless(self) -> bool:
+        """Tell whether the rule keeps the target's law, as its author says."""
+        return self.decided_by.lossless
+
+
 RULES = {
     rule.name: rule
     for rule in (

@@ -26,7 +26,7 @@ def table(function: Callable[..., Any], **columns: Sequence[float]) -> pd.DataFr
     >>> table(lambda a, b: a * b, a=[1, 2], b=[5]).to_numpy().tolist()
     [[1, 5, 5], [2, 5, 10]]
     """
-    data = pd.MultiIndex.from_product(columns.values(), names=list(columns)).to_frame(index=False)
+    data = pd.MultiIndex.from_product(list(columns.values()), names=list(columns)).to_frame(index=False)
     return data.assign(value=function(**{name: data[name].to_numpy() for name in columns}))
 
 

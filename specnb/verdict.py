@@ -10,7 +10,7 @@ import numpy as np
 
 from specnb.arrays import to_numpy
 from specnb.errors import SpecnbError
-from specnb.rules import Rule
+from specnb.rules import Decided, Rule
 
 CONTRACT = 1
 """The version of the arithmetic that decides tokens; recorded in every verdict."""
@@ -32,7 +32,7 @@ class Status(IntFlag):
 
 
 @dataclass(frozen=True, eq=False)
-class Verdict:
+class Verdict(Decided):
     """The tokens each request emits in this step, in the framework and on the device of the inputs.
 
     tokens: int64 [B, G+1], the accepted drafts and one final token, padded with −1 (without batch: [G+1]).
@@ -48,16 +48,6 @@ class Verdict:
     backend: str
     inputs: tuple[Any, Any, Any, Any, Any] = field(repr=False)  # draft, q, p, lengths, onehot: [B, …], not copied
     contract: int = CONTRACT
-
-    @property
-    def rule(self) -> str:
-        """Return the rule's name, with its parameters if it has any."""
-        return self.decided_by.label
-
-    @property
-    def lossless(self) -> bool:
-        """Tell whether the rule keeps the target's law, as its author says."""
-        return self.decided_by.lossless
 
     def residual(self, row: int = 0) -> np.ndarray:
         """Return the law, float64 [V], that the final token of a row was drawn from.

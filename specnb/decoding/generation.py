@@ -10,7 +10,7 @@ import torch
 
 from specnb.decoding.choosing import Decision
 from specnb.errors import SpecnbError
-from specnb.rules import Rule
+from specnb.rules import Decided, Rule
 
 
 class Logged(NamedTuple):
@@ -139,7 +139,7 @@ def rounds_of(log: list[Logged]) -> list[Round]:
 
 
 @dataclass(eq=False, repr=False)
-class Generation:
+class Generation(Decided):
     """The output of `generate` for B requests.
 
     sequences: int64 [B, L], prompts without their padding and what was emitted, padded on the right.
@@ -158,16 +158,6 @@ class Generation:
     backend: str
     interrupted: bool = False
     rounds: list[Round] = field(default_factory=list)
-
-    @property
-    def rule(self) -> str:
-        """Return the rule's name, with its parameters if it has any."""
-        return self.decided_by.label
-
-    @property
-    def lossless(self) -> bool:
-        """Tell whether the rule keeps the target's law, as its author says."""
-        return self.decided_by.lossless
 
     def tokens(self, row: int = 0) -> list[int]:
         """Return the ids that a request emitted, without its prompt."""
