@@ -1,4 +1,4 @@
-"""Compile evidence: kernel A built for sm_90 in every configuration, read from ptxas' record and the SASS.
+"""Compile evidence: every kernel built for sm_90 in every configuration, read from ptxas' record and the SASS.
 
 It needs no GPU, and a process in which Triton compiles: the audit runs without TRITON_INTERPRET.
 """
@@ -44,16 +44,23 @@ def table():
 
 
 def layout(rows, name):
-    """Return the rows of the table with that memory layout, of which there must be some."""
-    found = [row for row in rows if name in row["configuration"].split()]
+    """Return the rows of the table with that memory layout, of kernels that stream, of which there must be some."""
+    found = [row for row in rows if name in row["configuration"].split() and row["kernel"] != "compare"]
     assert found
     return found
 
 
 def test_every_pair_of_types_is_audited(table):
     types = ("fp16", "bf16", "fp32", "fp64")
-    expected = {(p, q) for p in types for q in (*types, "one-hot")}
-    assert {tuple(row["configuration"].split()[:2]) for row in layout(table, "aligned")} == expected
+    pairs = {(p, q) for p in types for q in (*types, "one-hot")}
+    alone = {(p, "one-hot") for p in types}
+    expected = {("token", "verify"): pairs, ("block", "prefixes"): pairs, ("block", "verify"): pairs,
+                ("coupled", "verify"): alone}  # fmt: skip
+    audited = {launch: set() for launch in expected}
+    for row in layout(table, "aligned"):
+        audited[row["rule"], row["kernel"]].add(tuple(row["configuration"].split()[:2]))
+    assert audited == expected
+    assert {row["rule"] for row in table if row["kernel"] == "compare"} == {"coupled"}
 
 
 def test_nothing_is_spilled_or_in_local_memory(table):
@@ -61,7 +68,19 @@ def test_nothing_is_spilled_or_in_local_memory(table):
 
 
 def test_no_multiply_add_is_fused_and_nothing_is_approximated(table):
+    """But within a float64 division, which the PTX asks to round correctly: each accounts for its own instructions."""
     assert [row for row in table if row["fused"] != "0" or row["approximate"] != "0"] == []
+
+
+def test_block_alone_divides(table):
+    """Once by q(x), which a one-hot draft spares, and once for a prefix's chance; kernel A divides by q(x) alone."""
+    divisions = {(row["rule"], row["kernel"], "one-hot" in row["configuration"], row["divisions"]) for row in table}
+    assert divisions == {
+        ("token", "verify", False, "0"), ("token", "verify", True, "0"),
+        ("block", "prefixes", False, "2"), ("block", "prefixes", True, "1"),
+        ("block", "verify", False, "1"), ("block", "verify", True, "0"),
+        ("coupled", "verify", True, "0"), ("coupled", "compare", True, "0"),
+    }  # fmt: skip
 
 
 def test_aligned_rows_are_streamed_by_16_byte_loads_alone(table):
@@ -75,36 +94,46 @@ def test_a_wide_load_needs_alignment(table, name, wide):
 
 
 def test_streaming_stays_below_the_issue_limit(table):
-    counts = {row["configuration"]: float(row["instructions per id"]) for row in layout(table, "aligned")}
-    busy = {name: n for name, n in counts.items() if n > MOST_INSTRUCTIONS_PER_ID}
-    assert {name: n for name, n in busy.items() if "fp64" not in name} == {}  # 8 bytes an id take longer to load
+    busy = [row for row in layout(table, "aligned") if float(row["instructions per id"]) > MOST_INSTRUCTIONS_PER_ID]
+    assert [row for row in busy if "fp64" not in row["configuration"]] == []  # 8 bytes an id take longer to load
 
 
 def test_splits_hand_over_in_order(table):
-    assert {row["hand-over"] for row in table} == {HAND_OVER}
+    assert {row["hand-over"] for row in table if row["kernel"] != "compare"} == {HAND_OVER}
 
 
 def test_the_readme_tells_these_numbers(table):
     if importlib.metadata.version("triton").split(".")[:2] != ["3", "9"]:
         pytest.skip("the README tells the numbers of Triton 3.9")
     readme = (ROOT / "kernels" / "README.md").read_text(encoding="utf-8")
-    found = re.findall(r"^\| ((?:b?float\d+), .*) \| (\d+) \| (\d+) \| ([\d.]+) \|$", readme, re.MULTILINE)
-    assert len(found) == 6
-    rows = {row["configuration"]: row for row in table}
-    for name, *numbers in found:
+    numbers = r"\| (\d+) \| (\d+) \| ([\d.]+) \|$"
+    found = re.findall(r"^\| (\w+) (\w+) \| (b?float\d+, .*) " + numbers, readme, re.MULTILINE)
+    assert len(found) == 12
+    rows = {(row["rule"], row["kernel"], row["configuration"]): row for row in table}
+    for rule, kernel, name, *told in found:
         p, q, layout = [*name.replace("bfloat", "bf").replace("float", "fp").split(", "), "aligned"][:3]
-        row = rows[f"{p} {q} {layout} seed"]
-        assert [row[column] for column in ("registers", "wide loads", "instructions per id")] == numbers
+        row = rows[rule, kernel, f"{p} {q} {layout} seed"]
+        assert [row[column] for column in ("registers", "wide loads", "instructions per id")] == told
 
 
 def test_sizes_are_no_reason_to_compile_again():
     code = """
 from specnb_kernels.audit import Configuration, compiled
 sizes = ((0, 128), (1, 1024), (4, 50304), (7, 128256))
-print(len({compiled(Configuration(gamma=gamma, width=width)).hash for gamma, width in sizes}))
-print(len({compiled(Configuration(gamma=gamma)).hash for gamma in (4, 20)}))
+for rule in ("token", "block", "coupled"):
+    same = [compiled(Configuration(rule=rule, gamma=gamma, width=width)) for gamma, width in sizes]
+    other = compiled(Configuration(rule=rule, gamma=20))
+    for name, kernel in other.items():
+        hashes = {kernels[name].hash for kernels in same}
+        print(rule, name, len(hashes), len(hashes | {kernel.hash}))
 """
-    assert python("-c", code).split() == ["1", "2"]
+    assert python("-c", code).splitlines() == [
+        "token verify 1 2",
+        "block prefixes 1 2",
+        "block verify 1 2",
+        "coupled verify 1 1",  # a draw knows no other position than its own
+        "coupled compare 1 2",
+    ]
 
 
 def test_the_audit_sees_what_it_must_refuse():

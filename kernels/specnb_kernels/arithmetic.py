@@ -63,6 +63,15 @@ def high_half(w):
 
 
 @triton.jit
+def scaled(p, scale):
+    """Return scale·p in float64, or p as it is where scale is None."""
+    if scale is None:
+        return p
+    else:
+        return p.to(tl.float64) * scale
+
+
+@triton.jit
 def residual(p, q):
     """Return p - q where q is positive, else p, in float64."""
     return p.to(tl.float64) - tl.where(q > 0.0, q, 0.0).to(tl.float64)

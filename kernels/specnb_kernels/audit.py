@@ -1,7 +1,7 @@
-"""Compile evidence that needs no GPU: what ptxas records and the SASS of kernel A say, built for sm_90.
+"""Compile evidence that needs no GPU: what ptxas records and the SASS of the kernels say, built for sm_90.
 
-`python -m specnb_kernels.audit` prints a line per configuration. Each is compiled as a launch would compile it:
-from the arguments that the launcher builds, specialised by Triton's own launch path.
+`python -m specnb_kernels.audit` prints a line per kernel and configuration. Each is compiled as a launch would compile
+it: from the arguments that the launcher builds, specialised by Triton's own launch path.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ import re
 import subprocess
 import tempfile
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,15 +21,15 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 
-from specnb_kernels.launch import arguments
-from specnb_kernels.verify import verify_kernel
+from specnb_kernels.launch import Launch
+from specnb_kernels.operators import launches
 
 FLOATS = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32", torch.float64: "fp64"}
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """One way to call the kernel: the rows' types and layout, how drafts are declared, where randomness comes from."""
+    """One way to verify: the rows' types and layout, how drafts are declared, where randomness comes from, the rule."""
 
     p: torch.dtype = torch.float32
     q: torch.dtype | None = torch.float32
@@ -36,6 +38,7 @@ class Configuration:
     randomness: str = "seed"  # seed, seeds (a key and a position per row), uniforms
     gamma: int = 4
     width: int = 8192
+    rule: str = "token"
 
     def __str__(self) -> str:
         """Return a name such as "fp32 one-hot aligned seed"."""
@@ -44,13 +47,22 @@ class Configuration:
         return " ".join([FLOATS[self.p], q, self.layout, self.randomness, *extras])
 
 
+PAIRS = list(itertools.product(FLOATS, [*FLOATS, None]))
 CONFIGURATIONS = [
-    *(Configuration(p, q) for p, q in itertools.product(FLOATS, [*FLOATS, None])),
+    *(Configuration(p, q) for p, q in PAIRS),
     *(Configuration(p, q, "unaligned") for p in FLOATS for q in (p, None)),
     *(Configuration(layout=layout) for layout in ("half", "strided")),
     *(Configuration(randomness=randomness) for randomness in ("seeds", "uniforms")),
     *(Configuration(optional=True, randomness=randomness) for randomness in ("seed", "seeds", "uniforms")),
     Configuration(gamma=20),
+    *(Configuration(p, q, rule="block") for p, q in PAIRS),
+    *(Configuration(p, q, "unaligned", rule="block") for p in FLOATS for q in (p, None)),
+    *(Configuration(layout=layout, rule="block") for layout in ("half", "strided")),
+    *(Configuration(optional=True, randomness=randomness, rule="block") for randomness in ("seeds", "uniforms")),
+    Configuration(gamma=20, rule="block"),
+    *(Configuration(p, None, rule="coupled") for p in FLOATS),
+    *(Configuration(q=None, layout=layout, rule="coupled") for layout in ("unaligned", "strided")),
+    Configuration(q=None, optional=True, randomness="seeds", gamma=20, rule="coupled"),
 ]
 
 
@@ -64,17 +76,18 @@ class Instruction(NamedTuple):
 
 @dataclass(frozen=True)
 class Evidence:
-    """What ptxas recorded in one compiled kernel, and its disassembly."""
+    """What ptxas recorded in one compiled kernel, its disassembly, and its divisions."""
 
     registers: int
     stack: int  # bytes per thread
     local: int  # bytes of local memory per thread besides
     code: list[Instruction]
     loop: list[Instruction]  # the streaming loop alone
+    divisions: int  # of float64, to the nearest
 
 
-def example(c: Configuration) -> tuple[dict, dict]:
-    """Return the kernel arguments and compiler options of a launch in configuration c."""
+def example(c: Configuration) -> list[Launch]:
+    """Return the launches of a verdict in configuration c."""
     p_odd, q_odd = {"unaligned": (1, 1), "half": (0, 1)}.get(c.layout, (0, 0))
     step = 2 if c.layout == "strided" else 1
     span = step * c.width
@@ -84,8 +97,7 @@ def example(c: Configuration) -> tuple[dict, dict]:
     keys = per_row if c.randomness == "seeds" else None
     uniforms = torch.zeros(1, c.gamma + 1, dtype=torch.float64) if c.randomness == "uniforms" else None
     lengths, onehot = (per_row, per_row.bool()) if c.optional else (None, None)
-    kernel_arguments, _, options = arguments(draft, q, p, lengths, onehot, keys, keys, uniforms, 0, 0, 0, 2)
-    return kernel_arguments, options
+    return launches(draft, q, p, lengths, onehot, keys, keys, uniforms, 0, 0, 0, 2, c.rule, splits=2)
 
 
 class Target:
@@ -104,13 +116,16 @@ class Target:
         return 0
 
 
-def compiled(c: Configuration):
-    """Return the kernel as a launch in configuration c would compile and specialise it for sm_90."""
-    if not hasattr(verify_kernel, "params"):
+def compiled(c: Configuration) -> dict:
+    """Return the kernels by name, as launches in configuration c would compile and specialise them for sm_90."""
+    steps = example(c)
+    if not all(hasattr(step.kernel, "params") for step in steps):
         raise RuntimeError("TRITON_INTERPRET is set; the audit compiles, so run it in a process without it")
     triton.runtime.driver.set_active(Target())
-    kernel_arguments, options = example(c)
-    return verify_kernel.warmup(grid=(1, 1), **kernel_arguments, **options)
+    return {
+        step.kernel.__name__.removesuffix("_kernel"): step.kernel.warmup(grid=(1, 1), **step.arguments, **step.options)
+        for step in steps
+    }
 
 
 def _cuobjdump(option: str, cubin: Path) -> str:
@@ -143,34 +158,44 @@ def streaming_loop(code: list[Instruction]) -> list[Instruction]:
         target = re.search(r"0x([0-9a-f]+)", branch.operands) if branch.opcode.startswith("BRA") else None
         if target and int(target[1], 16) < branch.address:
             loops.append([i for i in code if int(target[1], 16) <= i.address <= branch.address])
-    return max(loops, key=lambda loop: (max(map(load_bytes, loop)), -len(loop)))
+    return max(loops, key=lambda loop: (max(map(load_bytes, loop)), -len(loop)), default=[])
 
 
-def evidence(c: Configuration) -> Evidence:
-    """Compile configuration c for sm_90; read the resources that ptxas recorded in the cubin, and its SASS."""
+def evidence(kernel) -> Evidence:
+    """Read what ptxas recorded in a compiled kernel's cubin, the SASS, and the divisions in the PTX."""
     with tempfile.TemporaryDirectory() as folder:
         cubin = Path(folder) / "kernel.cubin"
-        cubin.write_bytes(compiled(c).asm["cubin"])
+        cubin.write_bytes(kernel.asm["cubin"])
         recorded = re.search(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", _cuobjdump("-res-usage", cubin))
         code = instructions(_cuobjdump("-sass", cubin))
-    return Evidence(*map(int, recorded.groups()), code, streaming_loop(code))
+    divisions = kernel.asm["ptx"].count("div.rn.f64")
+    return Evidence(*map(int, recorded.groups()), code, streaming_loop(code), divisions)
 
 
-def summary(c: Configuration) -> dict[str, str | int | float]:
-    """Return the numbers of configuration c that the tests bound and the table shows."""
-    e = evidence(c)
+def division(divisions: int) -> Counter[str]:
+    """Return what ptxas expands so many float64 divisions into: each a refined estimate, and a slow path for all.
+
+    Its fused operations are how a quotient comes out as the nearest float64. Any other would round once too seldom.
+    """
+    return Counter(DFMA=7 * divisions + 10, FFMA=divisions, MUFU=divisions + 1) if divisions else Counter()
+
+
+def summary(c: Configuration, kernel) -> dict[str, str | int | float]:
+    """Return the numbers of a kernel compiled in configuration c that the tests bound and the table shows."""
+    e = evidence(kernel)
     opcodes = Counter(i.opcode.split(".")[0] for i in e.code)
+    beyond = {name: opcodes[name] - division(e.divisions)[name] for name in ("DFMA", "FFMA", "MUFU")}
     ids = sum(map(load_bytes, e.loop)) / (c.p.itemsize + (0 if c.q is None else c.q.itemsize))
     return {
-        "configuration": str(c),
         "registers": e.registers,
         "spills": opcodes["STL"] + opcodes["LDL"],
         "local bytes": e.stack + e.local,
-        "fused": opcodes["FFMA"] + opcodes["DFMA"],
-        "approximate": opcodes["MUFU"],
+        "divisions": e.divisions,
+        "fused": abs(beyond["FFMA"]) + abs(beyond["DFMA"]),
+        "approximate": abs(beyond["MUFU"]),
         "wide loads": sum(i.opcode.startswith("LDG.E.128") for i in e.loop),
         "other loads": sum(0 < load_bytes(i) < 16 for i in e.loop),
-        "instructions per id": round(len(e.loop) / ids, 1),
+        "instructions per id": round(len(e.loop) / ids, 1) if ids else 0.0,
         "instructions": len(e.code),
         "hand-over": hand_over(e.code),
     }
@@ -184,17 +209,23 @@ def hand_over(code: list[Instruction]) -> str:
         shared = opcode.startswith("LDG") and ".STRONG.GPU" in opcode
         steps.append("load" if shared else names.get(opcode.split(".")[0]))
     kept = [step for step, _ in itertools.groupby(filter(None, steps))]
-    ticket = kept.index("ticket")
-    return " ".join(kept[ticket - 3 : ticket + 4])
+    return " ".join(kept[kept.index("ticket") - 3 :][:7]) if "ticket" in kept else ""
+
+
+def summaries(c: Configuration) -> list[dict[str, str | int | float]]:
+    """Return the table's lines for configuration c, one per kernel."""
+    kernels = compiled(c).items()
+    return [{"rule": c.rule, "kernel": name, "configuration": str(c)} | summary(c, kernel) for name, kernel in kernels]
 
 
 def main() -> None:
     """Print the table."""
-    for number, c in enumerate(CONFIGURATIONS):
-        row = summary(c)
-        if number == 0:
-            print(",".join(row))
-        print(",".join(map(str, row.values())), flush=True)
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+        lines = itertools.chain.from_iterable(pool.map(summaries, CONFIGURATIONS))
+        for number, line in enumerate(lines):
+            if number == 0:
+                print(",".join(line))
+            print(",".join(map(str, line.values())), flush=True)
 
 
 if __name__ == "__main__":
