@@ -54,6 +54,12 @@ class Sampling:
         defaults = (self.temperature, 1.0), (self.top_k, 0), (self.top_p, 1.0), (self.min_p, 0.0)
         return [_per_row(value, off, batch, positions, reference) for value, off in defaults]
 
+    def arguments(self, backend: str, parameters: Any) -> tuple[Any, ...]:
+        """Return parameters for a backend, for triton None where a filter is off for all: then nothing is launched."""
+        values = self.temperature, self.top_k, self.top_p, self.min_p
+        spared = (i and backend == "triton" and value is None for i, value in enumerate(values))
+        return tuple(convert(backend, *(None if off else x for off, x in zip(spared, parameters, strict=True))))
+
 
 def probabilities(logits: Any, sampling: Sampling | None = None, *, backend: str | None = None) -> Any:
     """Return the processed distributions of logits, in the arithmetic of the contract.
@@ -62,7 +68,7 @@ def probabilities(logits: Any, sampling: Sampling | None = None, *, backend: str
     ----------
     logits : float [V], [B, V] or [B, R, V]; V up to 2^18. float64 is rounded to float32 first.
     sampling : `Sampling`; its per-row values are shared by the R positions of a request. None is temperature 1.
-    backend : "numpy" or "torch"; None chooses by the array.
+    backend : "numpy", "torch" or "triton"; None chooses by the array.
 
     Returns
     -------
@@ -84,18 +90,23 @@ def probabilities(logits: Any, sampling: Sampling | None = None, *, backend: str
         raise SpecnbError(
             f"logits are {describe(logits)}; expected [V], [B, V] or [B, R, V] with 1 <= V <= {MAX_LOGITS}"
         )
-    sampling = Sampling() if sampling is None else sampling
-    if not isinstance(sampling, Sampling):
-        raise SpecnbError(f"sampling is {sampling!r}; expected a specnb.Sampling, such as Sampling(temperature=0.7)")
-    name = backend if backend is not None else "torch" if is_torch(logits) else "numpy"
+    sampling = sampling_or_default(sampling)
+    name = backends.default_name(logits) if backend is None else backend
     module = backends.load(name, logits.device.type if is_torch(logits) else "cpu")
-    if not hasattr(module, "probabilities"):
-        raise SpecnbError(f"backend {name!r} has no probabilities yet; use 'torch', which runs on the same device")
     batch = logits.shape[0] if logits.ndim > 1 else 1
     positions = logits.shape[1] if logits.ndim == 3 else 1
     parameters = sampling.parameters(batch, positions, logits)
-    result = module.probabilities(*convert(name, logits.reshape(batch * positions, logits.shape[-1]), *parameters))
+    rows = convert(name, logits.reshape(batch * positions, logits.shape[-1]))
+    result = module.probabilities(*rows, *sampling.arguments(name, parameters))
     return like(result.reshape(logits.shape), logits)
+
+
+def sampling_or_default(sampling: Sampling | None, name: str = "sampling") -> Sampling:
+    """Return a sampling as it is, temperature 1 for None, or raise for anything else."""
+    sampling = Sampling() if sampling is None else sampling
+    if not isinstance(sampling, Sampling):
+        raise SpecnbError(f"{name} is {sampling!r}; expected a specnb.Sampling, such as Sampling(temperature=0.7)")
+    return sampling
 
 
 def draw(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,19 +22,38 @@ BFLOAT16_TOLERANCE = 2.0**-8
 """The same in bfloat16, whose values carry 8 bits."""
 
 
-def check_everything(draft: Any, q: Any, p: Any, lengths: Any, onehot: Any, uniforms: Any) -> None:
-    """Raise `SpecnbError` naming the first bad row, or return. Arguments as `specnb.verify`, batched."""
+class Names(NamedTuple):
+    """How errors speak of q and p, and of a row with a value that isn't finite."""
+
+    q: str
+    p: str
+    nonfinite: str
+
+
+PROBABILITIES = Names("q", "p", "has a NaN or an infinity; expected probabilities")
+LOGITS = Names(
+    "draft_logits", "target_logits", "has a NaN or +inf, or nothing but −inf; expected a finite largest logit"
+)
+
+
+def check_everything(
+    draft: Any, q: Any, p: Any, lengths: Any, onehot: Any, uniforms: Any, names: Names = PROBABILITIES
+) -> None:
+    """Raise `SpecnbError` naming the first bad row, or return. Arguments as `specnb.verify`, batched.
+
+    names: LOGITS where q and p were made from logits, a row's NaN from one without a finite maximum.
+    """
     draft_ids = to_numpy(draft)
     G = draft_ids.shape[1]
     length = effective_lengths(draft_ids, None if lengths is None else to_numpy(lengths))
     drafted = np.arange(G) < length[:, None]
-    _check_rows("p", p, np.arange(G + 1) <= length[:, None])
+    _check_rows(names.p, names.nonfinite, p, np.arange(G + 1) <= length[:, None])
     V = max(p.shape[2], 0 if q is None else q.shape[2])
     outside = drafted & ((draft_ids < 0) | (draft_ids >= V))
     _complain(outside, lambda b, i: f"draft is {draft_ids[b, i]}; expected an id in 0 … {V - 1}, or −1 to end")
     if q is not None:
         soft = drafted & (True if onehot is None else ~to_numpy(onehot)[:, None])
-        _check_rows("q", q, soft)
+        _check_rows(names.q, names.nonfinite, q, soft)
         known = np.where((draft_ids >= 0) & (draft_ids < q.shape[2]), draft_ids, 0)
         q_x = np.where(known == draft_ids, _at(q, known), 0.0)
         _complain(
@@ -76,13 +95,13 @@ def check_law(name: str, law: Any, sound: Any) -> None:
         )
 
 
-def _check_rows(name: str, rows: Any, counts: np.ndarray) -> None:
+def _check_rows(name: str, nonfinite: str, rows: Any, counts: np.ndarray) -> None:
     """Raise unless every row that counts is nonnegative, finite and of mass 1."""
     if not counts.any():
         return
     mass, lowest = _mass_and_minimum(rows)
     tolerance = BFLOAT16_TOLERANCE if dtype_name(rows) == "bfloat16" else MASS_TOLERANCE
-    _complain(counts & ~np.isfinite(mass), lambda b, i: f"{name} has a NaN or an infinity; expected probabilities")
+    _complain(counts & ~np.isfinite(mass), lambda b, i: f"{name} {nonfinite}")
     _complain(counts & (lowest < 0), lambda b, i: f"{name} has the value {lowest[b, i]:g}; expected probabilities")
     _complain(
         counts & (abs(mass - 1) > tolerance),

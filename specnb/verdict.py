@@ -32,6 +32,22 @@ class Status(IntFlag):
 
 
 @dataclass(frozen=True, eq=False)
+class Processed:
+    """Logits [B, R, V] as probabilities, made when and where they are looked at.
+
+    parameters: temperature, top-k, top-p and min-p, each [B].
+    """
+
+    logits: Any
+    parameters: tuple[Any, Any, Any, Any]
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        from specnb.backends.numpy_logits import processed
+
+        return processed(to_numpy(self.logits[rows]), [to_numpy(values[rows]) for values in self.parameters])
+
+
+@dataclass(frozen=True, eq=False)
 class Verdict(Decided):
     """The tokens each request emits in this step, in the framework and on the device of the inputs.
 
@@ -44,7 +60,7 @@ class Verdict(Decided):
     tokens: Any
     num_accepted: Any
     status: Any
-    decided_by: Rule = field(repr=False)
+    decided_by: Rule
     backend: str
     inputs: tuple[Any, Any, Any, Any, Any] = field(repr=False)  # draft, q, p, lengths, onehot: [B, …], not copied
     contract: int = CONTRACT

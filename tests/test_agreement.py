@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import types
 
 import numpy as np
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 import specnb
 from specnb import backends, rules
 from specnb.backends import numpy as reference
-from specnb.backends import torch_words
+from specnb.backends import numpy_drafts, numpy_law, numpy_mass, torch_words
 
 OTHERS = ["torch", pytest.param("triton", marks=pytest.mark.triton)]
 EVERY_FUNCTION = pytest.mark.parametrize("function", regimes.FUNCTIONS)
@@ -160,7 +161,7 @@ MUTANTS = {
             "return (grid[:, :G] * 2.0**-53).astype(np.float32)",
         ),
         "corrects from the row before": ("self.p[rows, np.minimum(n, G)]", "self.p[rows, np.maximum(n, 1) - 1]"),
-        "corrects from p, not the residual": ("p_n - np.where(q_n > 0, q_n, 0.0))", "p_n)"),
+        "corrects from p, not the residual": ("p_n - np.fmax(q_n, 0.0))", "p_n)"),
         "draws the bonus from the residual": ("q_n[~(subtracted & ~self.onehot)] = 0.0", "q_n[self.onehot] = 0.0"),
         "has no fallback": ("w[fallback] = weights(p_n[fallback])", "pass"),
         "has an epsilon floor": ("weights(scale[:, None] * p_n", "weights(1e-9 + scale[:, None] * p_n"),
@@ -170,9 +171,9 @@ MUTANTS = {
         "forgets the position": ("words(seed, position, [(i, ACCEPTING)", "words(seed, 0, [(i, ACCEPTING)"),
         "rounds rows to float32": ("pad(row.astype(np.float64)", "pad(row.astype(np.float32)"),
         "keeps a rejected one-hot draft": ("q_n[rows[point], x_n[point]] = 1.0", "pass"),
-        "is silent about a NaN": ("strange.any(axis=1) * Status.NONFINITE", "0"),
-        "is silent about an impossible draft": ("impossible.any(axis=1) * Status.IMPOSSIBLE", "0"),
-        "lets a heavy row overflow": ("_EXCESS = 2**31 - 2**20", "_EXCESS = 2**62"),
+        "is silent about a NaN": ("strange.any(axis=1) * Flag.NONFINITE", "0"),
+        "is silent about an impossible draft": ("impossible.any(axis=1) * Flag.IMPOSSIBLE", "0"),
+        "lets a heavy row overflow": ("EXCESS = 2**31 - 2**20", "EXCESS = 2**62"),
     },
     "verify_block": {
         "stops at the first failure": ("(drafts.length >= i) & (acc", "(drafts.length >= i) & (n == i - 1) & (acc"),
@@ -180,7 +181,7 @@ MUTANTS = {
         "corrects without its scale": ("a[np.arange(B), n], final_word", "np.ones(B), final_word"),
         "scales the bonus": ("np.where(rejected, scale, 1.0))", "scale)"),
         "sums the row before": ("drafts.rows(np.full(B, i), more)", "drafts.rows(np.full(B, i - 1), more)"),
-        "sums without the scale": ("_residual(p_i, q_i, a[:, i])", "_residual(p_i, q_i, np.ones(B))"),
+        "sums without the scale": ("residual(p_i, q_i, a[:, i])", "residual(p_i, q_i, np.ones(B))"),
         "has h without 1 - a": ("whole = mass + (1 - a[:, i])", "whole = mass"),
         "fails at 0/0": ("np.where(whole > 0, whole, 1), 1.0)", "np.where(whole > 0, whole, 1), 0.0)"),
         "tests the last draft by a mass": ("np.where(more, np.where(whole", "np.where(i, np.where(whole"),
@@ -189,9 +190,9 @@ MUTANTS = {
             "a[:, i] * p_x[:, i] / np.where(possible[:, i], q_x[:, i], 1.0)",
             "p_x[:, i] / np.where(possible[:, i], q_x[:, i], 1.0) * a[:, i]",
         ),
-        "is silent about a NaN behind": ("status |= (more & ~finite) * Status.NONFINITE", "pass"),
-        "is silent about a heavy row behind": ("status |= excess * Status.EXCESS_MASS", "pass"),
-        "emits a token behind a heavy row": ("np.where(status & Status.EXCESS_MASS, -1, token)", "token"),
+        "is silent about a NaN behind": ("status |= (more & ~finite) * Flag.NONFINITE", "pass"),
+        "is silent about a heavy row behind": ("status |= excess * Flag.EXCESS_MASS", "pass"),
+        "emits a token behind a heavy row": ("np.where(status & Flag.EXCESS_MASS, -1, token)", "token"),
     },
     "verify_coupled": {
         "draws with the final word": ("[(0, OWN)]", "[(0, FINAL)]"),
@@ -199,25 +200,34 @@ MUTANTS = {
         "reports what it never reached": ("np.where(columns <= n[:, None], flags, 0)", "flags"),
         "ignores the end of a draft": ("np.cumprod(counted & (draft", "np.cumprod((draft"),
         "emits the first draw": ("own[np.arange(B), n]), n", "own[:, 0]), n"),
-        "is silent about a NaN": ("~np.isfinite(p).all(axis=2) * Status.NONFINITE", "0"),
-        "is silent about a foreign id": ("(draft >= V))) * Status.OUT_OF_RANGE", "(draft >= V))) * 0"),
+        "is silent about a NaN": ("~np.isfinite(p).all(axis=2) * Flag.NONFINITE", "0"),
+        "is silent about a foreign id": ("(draft >= V))) * Flag.OUT_OF_RANGE", "(draft >= V))) * 0"),
     },
     "verify_by_law": {
         "forgets what it kept": ("at_least, law_of_n[:, i] + at_least", "at_least, law_of_n[:, i]"),
         "corrects from the first row": ("correction[np.arange(len(n)), n]", "correction[:, 0]"),
-        "is silent about a NaN": ("~finite * Status.NONFINITE | unusable", "unusable"),
+        "is silent about a NaN": ("~finite * Flag.NONFINITE | unusable", "unusable"),
     },
 }
 """Faults that real decoders had or might have, each as one change to the source of the NumPy backend."""
 
 
+PARTS = numpy_mass, numpy_drafts, numpy_law, reference
+"""The files of the NumPy backend in the order in which they import each other."""
+
+
 def mutant(before, after):
-    """Return the NumPy backend with one piece of its source replaced."""
-    source = inspect.getsource(reference)
-    assert source.count(before) == 1, f"{before!r} stands {source.count(before)} times in the backend"
-    module = types.ModuleType("mutant.numpy")
-    exec(compile(source.replace(before, after), "mutant", "exec"), module.__dict__)
-    return module
+    """Return the NumPy backend with one piece of its source replaced, in whichever of its files that stands."""
+    sources = {module: inspect.getsource(module) for module in PARTS}
+    found = [module for module, source in sources.items() if before in source]
+    assert [sources[module].count(before) for module in found] == [1], f"{before!r} isn't once in the backend"
+    changed = dict.fromkeys([module.__name__ for module in PARTS])
+    with pytest.MonkeyPatch.context() as patch:
+        for module, source in sources.items():
+            changed[module.__name__] = wrong = types.ModuleType(module.__name__)
+            patch.setitem(sys.modules, module.__name__, wrong)  # for the parts behind it
+            exec(compile(source.replace(before, after), "mutant", "exec"), wrong.__dict__)
+    return changed[reference.__name__]
 
 
 @pytest.mark.parametrize(("function", "fault"), [(name, fault) for name, faults in MUTANTS.items() for fault in faults])

@@ -70,12 +70,12 @@ def draws_the_bonus_from_the_draft(patch):
 
 def changes_the_uniforms(change):
     def plant(patch):
-        randomness = reference._randomness
+        randomness = reference.randomness
 
         def wrong(seed, position, uniforms, B, G):
             return change(randomness, seed, position, uniforms, B, G)
 
-        patch.setattr(reference, "_randomness", wrong)
+        patch.setattr(reference, "randomness", wrong)
 
     return plant
 

@@ -83,6 +83,19 @@ def decider(module: ModuleType, rule: Rule) -> Callable[..., tuple[Any, Any, Any
     return partial(decide, rule.law) if rule.sampler == "verify_by_law" else decide
 
 
+def logits_decider(module: ModuleType, rule: Rule) -> Callable[..., tuple[Any, Any, Any]]:
+    """Return the function of a backend that decides a rule from logits; its arguments are `verify_logits`' others."""
+    decide = decider(module, rule)
+    if rule.sampler != "verify_by_law":
+        return partial(module.verify_logits, rule.name)
+
+    def by_law(draft, y, z, draft_parameters, parameters, *others):
+        q = None if y is None else module.processed(y, draft_parameters)
+        return decide(draft, q, module.processed(z, parameters), *others)
+
+    return by_law
+
+
 class Availability(NamedTuple):
     """One backend, whether it can run here, and why not."""
 

@@ -9,10 +9,14 @@ from specnb.backends.numpy_words import multiply_high
 TILE = 1024
 """Ids per tile of the softmax mass; part of the contract, since float64 sums are taken per tile."""
 
-CHUNK = 2**15
+CHUNK = 2**14
 """Logits per pass, so that a core's cache holds the temporaries."""
 
+BLOCK = 2**16
+"""Elements per pass of `exp2`, for the same reason."""
+
 _FIXED = np.float32(2**44)
+_MAGIC = np.float32(1.5 * 2**23)
 LOG2_E = np.float64(1.4426950408889634)
 _EXP2 = np.array(
     [1.0, 0.6931471824645996, 0.24022650718688965, 0.05550327152013779, 0.009618056938052177,
@@ -48,21 +52,34 @@ def probabilities(logits, temperature, top_k, top_p, min_p):
     return p
 
 
+def processed(logits, parameters):
+    """Return the processed distributions of logits [B, R, V], a request's R rows with its own parameters [B]."""
+    B, R, V = logits.shape
+    rows = probabilities(logits.reshape(B * R, V), *(np.repeat(values, R) for values in parameters))
+    return rows.reshape(B, R, V)
+
+
 def exp2(t):
     """Return 2^t in float32 for t <= 0: a degree-6 polynomial on [−1/2, 1/2] times exponent bits; 0 below −100."""
-    magic = np.float32(1.5 * 2**23)
+    value = np.empty(t.shape, np.float32)
+    flat, out = t.reshape(-1), value.reshape(-1)
+    for start in range(0, t.size, BLOCK):
+        _exp2(flat[start : start + BLOCK], out[start : start + BLOCK])
+    return value
+
+
+def _exp2(t, value):
     f = np.maximum(t, np.float32(-127))
-    k = f + magic
-    k -= magic
-    f -= k
-    value = f * _EXP2[6]
+    shifted = f + _MAGIC  # rounds to an integer k, which its low bits then hold
+    f -= shifted - _MAGIC
+    np.multiply(f, _EXP2[6], out=value)
     for coefficient in _EXP2[5:0:-1]:  # Horner in place: temporaries would take most of the time
         value += coefficient
         value *= f
     value += _EXP2[0]
-    value *= ((k.astype(np.int32) + np.int32(127)) << np.int32(23)).view(np.float32)
-    value[t < -100] = 0
-    return value
+    exponent = value.view(np.int32)
+    exponent += shifted.view(np.int32) << np.int32(23)  # times 2^k: all other bits of the sum are shifted out
+    np.copyto(value, 0, where=t < -100)
 
 
 def _filter(z, scale, top_k, top_p, min_p):

@@ -6,6 +6,9 @@ import numpy as np
 
 from specnb.backends.philox import FEW, few_high_products, few_words
 
+DRAFTING, ACCEPTING, FINAL, OWN = 0, 1, 2, 3
+"""Purposes of a random word: no word serves two of them. OWN belongs to a position, whoever draws there."""
+
 _LOW32 = np.uint64(0xFFFFFFFF)
 _SHIFT32 = np.uint64(32)
 

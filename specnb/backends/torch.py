@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specnb.backends import torch_block, torch_coupled, torch_law, torch_token
+from specnb.backends import torch_block, torch_coupled, torch_law, torch_lazy, torch_pick, torch_token, torch_words
 from specnb.backends.torch_logits import probabilities as probabilities
+from specnb.backends.torch_logits import processed
 from specnb.backends.torch_mass import masses, pick
 from specnb.backends.torch_words import words
 
@@ -34,6 +35,20 @@ def verify_block(draft, q, p, lengths, onehot, seed, position, uniforms):
 def verify_coupled(draft, q, p, lengths, onehot, seed, position, uniforms):
     """Accept drafts while they equal the target's own draws; see `specnb.backends.numpy.verify_coupled`."""
     return _verdict("verify_coupled", draft, q, p, lengths, onehot, seed, position, uniforms)
+
+
+def verify_logits(
+    rule_name, draft, y, z, draft_parameters, parameters, lengths, onehot, seed, position, uniforms
+):  # fmt: skip
+    """Decide a rule from both models' logits; see `specnb.backends.numpy.verify_logits`."""
+    if not torch.compiler.is_compiling():
+        return _verdict_of_logits(
+            rule_name, draft, y, z, draft_parameters, parameters, lengths, onehot, seed, position, uniforms
+        )
+    seeds = *_split(seed), *_split(position)
+    return torch.ops.specnb.verify_logits(
+        draft, y, z, list(draft_parameters), list(parameters), lengths, onehot, *seeds, uniforms, rule_name
+    )
 
 
 def verify_by_law(law, draft, q, p, lengths, onehot, seed, position, uniforms):
@@ -81,6 +96,26 @@ def _run(decide, draft, *others):
     return decide(draft, *others) if B else _undecided(draft.new_empty(0, G + 1))
 
 
+def _verdict_of_logits(
+    rule_name, draft, y, z, draft_parameters, parameters, lengths, onehot, seed, position, uniforms
+):  # fmt: skip
+    arrays = lengths, onehot, seed, position, uniforms
+    if rule_name in ("match", "coupled"):
+        y = None
+    on_cpu = torch_words.on_cpu(z.device) and len(draft)
+    if on_cpu and rule_name == "coupled":
+        def rows_of(some, i):
+            return probabilities(z[some, i], *(values[some] for values in parameters))
+
+        return torch_coupled.decide(rows_of, z.shape[2], draft, lengths, seed, position)
+    if on_cpu and rule_name in ("token", "match") and z.shape[2] >= torch_pick.LONG:
+        y = y if y is None else torch_lazy.Side(y, draft_parameters)
+        return torch_lazy.verify(draft, y, torch_lazy.Side(z, parameters), *arrays)
+    q = y if y is None else processed(y, draft_parameters)
+    sampler = {"block": "verify_block", "coupled": "verify_coupled"}.get(rule_name, "verify")
+    return _run(_SAMPLERS[sampler], draft, q, processed(z, parameters), *arrays)
+
+
 def _undecided(tokens):
     """Return tokens [B, G+1] with counts [B] and status [B] of the right dtypes, none of them filled."""
     return tokens, tokens.new_empty(len(tokens)), tokens.new_empty(len(tokens), dtype=torch.int32)
@@ -98,6 +133,24 @@ def _verify_operator(
 
 @_verify_operator.register_fake
 def _(draft, q, p, lengths, onehot, seed, seeds, position, positions, uniforms, sampler="verify"):
+    B, G = draft.shape
+    return _undecided(draft.new_empty(B, G + 1))
+
+
+@torch.library.custom_op("specnb::verify_logits", mutates_args=())
+def _logits_operator(
+    draft: Tensor, y: Tensor | None, z: Tensor, draft_parameters: list[Tensor], parameters: list[Tensor],
+    lengths: Tensor | None, onehot: Tensor | None, seed: int, seeds: Tensor | None, position: int,
+    positions: Tensor | None, uniforms: Tensor | None, rule_name: str,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    words = _join(seed, seeds), _join(position, positions), uniforms
+    return _verdict_of_logits(rule_name, draft, y, z, draft_parameters, parameters, lengths, onehot, *words)
+
+
+@_logits_operator.register_fake
+def _(
+    draft, y, z, draft_parameters, parameters, lengths, onehot, seed, seeds, position, positions, uniforms, rule_name
+):  # fmt: skip
     B, G = draft.shape
     return _undecided(draft.new_empty(B, G + 1))
 

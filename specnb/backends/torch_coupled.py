@@ -16,21 +16,28 @@ OWN = 3
 
 def verify(draft, q, p, lengths, onehot, seed, position, uniforms):
     """Accept drafts while they equal the target's own draws, each by the word of its own position; q is not read."""
-    (B, G), V = draft.shape, p.shape[2]
-    counted = torch.arange(G + 1, device=p.device) < effective_lengths(draft, lengths)[:, None]
+    return decide(lambda some, i: p[some, i], p.shape[2], draft, lengths, seed, position)
+
+
+def decide(rows_of, V, draft, lengths, seed, position):
+    """Return what `verify` does. rows_of(some, i): row i of p, [b, V], of the requests that an index or slice names."""
+    (B, G), device = draft.shape, draft.device
+    counted = torch.arange(G + 1, device=device) < effective_lengths(draft, lengths)[:, None]
     draft = pad(draft, (0, 1), value=-1)
     outside = counted & ((draft < 0) | (draft >= V))
     tokens, status, n = torch.full_like(draft, -1), torch.zeros_like(draft[:, 0]), torch.zeros_like(draft[:, 0])
     going = torch.ones_like(n, dtype=torch.bool)
     for i in range(G + 1):
-        word = words(seed, (position & 0xFFFFFFFF) + i, [(0, OWN)], B, p.device)[:, 0]
-        rows, flags = masses(p[:, i])
-        own, more_flags = pick(rows, word)
-        flags |= more_flags | outside[:, i] * int(Status.OUT_OF_RANGE)
-        status |= flags.masked_fill_(~going, 0)
-        tokens[:, i] = own.masked_fill(~going, -1)
-        going = going & counted[:, i] & (draft[:, i] == own)
+        word = words(seed, (position & 0xFFFFFFFF) + i, [(0, OWN)], B, device)[:, 0]
+        whole = not torch_words.on_cpu(device) or bool(going.all())
+        some = slice(None) if whole else going.nonzero()[:, 0]
+        rows, flags = masses(rows_of(some, i))
+        own, more_flags = pick(rows, word[some])
+        flags |= more_flags | outside[some, i] * int(Status.OUT_OF_RANGE)
+        status[some] |= flags.masked_fill_(~going[some], 0)
+        tokens[some, i] = own.masked_fill(~going[some], -1)
+        going = going & counted[:, i] & (draft[:, i] == tokens[:, i])
         n += going
-        if torch_words.on_cpu(p.device) and not bool(going.any()):
+        if torch_words.on_cpu(device) and not bool(going.any()):
             break
     return tokens, n, status.int()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from specnb.backends import torch_words
+from specnb.backends import torch_softmax, torch_words
+from specnb.backends.torch_softmax import TILE
 from specnb.backends.torch_words import multiply_high
 
-TILE = 1024  # ids per tile of the softmax mass; part of the contract
+CHUNK = 2**17  # logits per pass on a CPU, so that its cache holds the temporaries
 _LOG2_E = 1.4426950408889634
 _EXP2 = (1.0, 0.6931471824645996, 0.24022650718688965, 0.05550327152013779, 0.009618056938052177,
          0.0013400427997112274, 0.00015461444854736328)  # fmt: skip
@@ -22,7 +24,19 @@ def probabilities(logits, temperature, top_k, top_p, min_p):
     return torch.ops.specnb.probabilities(logits, temperature, top_k, top_p, min_p)
 
 
+def processed(logits, parameters):
+    """Return the processed distributions of logits [B, R, V], a request's R rows with its own parameters [B]."""
+    R = logits.shape[1]
+    rows = probabilities(logits.flatten(0, 1), *(values.repeat_interleave(R) for values in parameters))
+    return rows.view(logits.shape)
+
+
 def _probabilities(logits, temperature, top_k, top_p, min_p):
+    if torch_words.on_cpu(logits.device):
+        step = max(1, CHUNK // logits.shape[1])
+        arguments = (a.split(step) for a in (logits, temperature, top_k, top_p, min_p))
+        parts = [_on_cpu(*chunk) for chunk in zip(*arguments, strict=True)]
+        return torch.cat(parts) if len(parts) > 1 else parts[0]
     z = logits.float()
     top = z.amax(1)
     usable, greedy = top.isfinite(), temperature == 0
@@ -33,6 +47,39 @@ def _probabilities(logits, temperature, top_k, top_p, min_p):
     ids = torch.arange(z.shape[1], device=z.device)
     p = torch.where(greedy[:, None], (ids == first).float(), p)
     return torch.where(usable[:, None], p, torch.nan)
+
+
+def _on_cpu(logits, temperature, top_k, top_p, min_p):
+    """Return what `_probabilities` does for rows that a cache holds, doing nothing for what doesn't occur in them."""
+    z, T = logits.float(), temperature.numpy()
+    usable, greedy = np.isfinite(z.amax(1).numpy()), T == 0
+    if not usable.all():
+        z = torch.where(torch.from_numpy(usable)[:, None], z, 0.0)
+    scale = (_LOG2_E / np.where(greedy, 1.0, T)).astype(np.float32)
+    filters = [values.numpy() for values in (top_k, top_p, min_p)]
+    kept = z
+    if any((values != off).any() for values, off in zip(filters, (0, 1, 0), strict=True)):
+        kept = _filter(z, torch.from_numpy(scale)[:, None], top_k, top_p, min_p)
+    p = torch_softmax.softmax(kept.numpy(), scale)
+    if greedy.any():
+        p[greedy] = np.arange(z.shape[1]) == z.numpy()[greedy].argmax(1)[:, None]
+    if not usable.all():
+        p[~usable] = np.nan
+    return torch.from_numpy(p)
+
+
+def row_of(row, temperature):
+    """Return the distribution of one row of logits [V] on a CPU by a temperature above 0; NaN in a dead row."""
+    z = row.float()
+    if not np.isfinite(z.amax().item()):
+        return torch.full_like(z, torch.nan)
+    return torch.from_numpy(torch_softmax.softmax(z.numpy()[None], np.array([_LOG2_E / temperature], np.float32))[0])
+
+
+def exponents(row, temperature):
+    """Return the t <= 0 that the contract takes 2^t of, for logits [V] and a temperature above 0; NaN if dead."""
+    z = row.float()
+    return (z - z.amax()).mul_(float(np.float32(_LOG2_E / temperature)))
 
 
 def _exp2(t):
@@ -51,8 +98,6 @@ def _exp2(t):
 
 def _filter(z, scale, top_k, top_p, min_p):
     """Set the logits that top-k, then top-p, then min-p drop to −inf; equal logits stay together."""
-    if torch_words.on_cpu(z.device) and bool((top_k == 0).all() & (top_p == 1).all() & (min_p == 0).all()):
-        return z
     V = z.shape[1]
     descending = z.sort(dim=1, descending=True).values
     top = descending[:, :1]

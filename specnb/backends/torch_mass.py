@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from specnb.backends import torch_words
+from specnb.backends import torch_pick, torch_words
 from specnb.backends.torch_words import multiply_high
 from specnb.verdict import Status
 
@@ -66,6 +66,24 @@ def total(rows, wanted):
 
 def pick(rows, word):
     """Return the token of each row that its word [B] picks from the masses, those of p if all are 0; status bits."""
+    if not (torch_words.on_cpu(rows.p.device) and rows.plain and rows.p.shape[1] >= torch_pick.LONG):
+        return _pick(rows, word)
+    p, q, point, scale, _ = rows
+    token, status = torch.zeros_like(word), torch.zeros_like(word)
+    for b, (word_b, point_b) in enumerate(zip(word.tolist(), point[:, 0].tolist(), strict=True)):
+        q_b, scale_b = None if q is None else q[b, : p.shape[1]], None if scale is None else scale[b].item()
+        certain = torch_pick.certain(p[b], q_b, point_b, scale_b, word_b)
+        if certain is None:
+            one = slice(b, b + 1)
+            some = Masses(p[one], q if q is None else q[one], point[one], scale if scale is None else scale[one], True)
+            token[one], status[one] = _pick(some, word[one])
+        else:
+            token[b] = certain
+    return token, status
+
+
+def _pick(rows, word):
+    """Return what `pick` does, by integers alone."""
     p, q, point, scale, plain = rows
     sums, high = _block_sums(rows)
     cumulative = sums.cumsum(1)
