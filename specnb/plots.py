@@ -53,7 +53,7 @@ def one_step(parts: pd.DataFrame) -> Figure:
     table = parts.pivot(index="token", columns="part", values="mass").loc[parts["token"].unique()]
     kept, residual, rejected = (table[part].to_numpy() for part in ("kept", "residual", "rejected"))
     x, p = np.arange(len(table)), kept + residual
-    figure, axes = _blank()
+    figure, axes = blank()
     axes.bar(x, kept, 0.62, color=BLUE, label="kept: min(p, q)")
     axes.bar(x, residual, 0.62, kept, color=ORANGE, edgecolor=BLACK, hatch="//", label="corrected: (p − q)₊")
     axes.bar(x, rejected, 0.62, kept, color="none", edgecolor=BLACK, ls="--", label="rejected: (q − p)₊ of q")
@@ -63,7 +63,7 @@ def one_step(parts: pd.DataFrame) -> Figure:
     sums = [f"{part.sum():.2f}" for part in (kept, residual, rejected)]
     axes.set_title("Kept {} + corrected {} = the target; rejected: {}".format(*sums), loc="left")
     figure.legend(ncols=4, loc="outside lower center")
-    return _closed(figure)
+    return closed(figure)
 
 
 def ceiling(data: pd.DataFrame) -> Figure:
@@ -71,7 +71,7 @@ def ceiling(data: pd.DataFrame) -> Figure:
 
     data: tidy, columns gamma, alpha, tokens (emitted per step).
     """
-    figure, axes = _blank()
+    figure, axes = blank()
     gammas = sorted(data["gamma"].unique())
     shades = dict(zip(gammas, sns.color_palette("viridis", len(gammas) + 1), strict=False))
     sns.lineplot(
@@ -83,7 +83,7 @@ def ceiling(data: pd.DataFrame) -> Figure:
         axes.annotate(f"γ = {gamma}: at most {gamma + 1}", (1.01, gamma + 1), va="center", annotation_clip=False)
     axes.set(xlabel="acceptance α (probability)", ylabel="mean tokens per target pass", xlim=(0, 1), ylim=(0.8, None))
     axes.set_title("Mean tokens per step reach the ceiling γ + 1 only as α → 1", loc="left")
-    return _closed(figure)
+    return closed(figure)
 
 
 def wilson(successes: Any, trials: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -113,7 +113,7 @@ def acceptance_by_position(data: pd.DataFrame) -> Figure:
     low, high = wilson(data["accepted"], data["reached"])
     share = data["accepted"] / data["reached"]
     inside = int(((low <= data["exact"]) & (data["exact"] <= high)).sum())
-    figure, axes = _blank()
+    figure, axes = blank()
     axes.errorbar(
         data["position"], share, [share - low, high - share],
         fmt="o", color=BLUE, capsize=4, label="measured, 95 % Wilson interval",
@@ -131,7 +131,7 @@ def acceptance_by_position(data: pd.DataFrame) -> Figure:
     axes.set(xlabel="position in the draft", ylabel="acceptance (probability)", ylim=(0, 1))
     axes.set_title(f"The exact 1 − TV lies in {inside} of {len(data)} intervals", loc="left")
     axes.legend(loc="lower left")
-    return _closed(figure)
+    return closed(figure)
 
 
 def ceiling_data(p: Any, q: Any, gammas: Sequence[int], mixtures: Sequence[float]) -> pd.DataFrame:
@@ -174,7 +174,7 @@ def gain(data: pd.DataFrame) -> Figure:
     """
     data = data.assign(more=100 * (data["block"] / data["token"] - 1))
     ends = data.loc[data.groupby("draft", sort=False)["gamma"].idxmax()]
-    figure, axes = _blank()
+    figure, axes = blank()
     sns.lineplot(
         data=data, x="gamma", y="more", hue="draft", style="draft", markers=True, dashes=False, legend=False,
         palette=sns.color_palette("viridis", len(ends) + 1)[: len(ends)], ax=axes,
@@ -185,7 +185,7 @@ def gain(data: pd.DataFrame) -> Figure:
     axes.set(xlabel="drafts per step γ (tokens)", ylabel="gain in accepted drafts (%)")
     least, most = round(data["more"].min()), round(data["more"].max())
     axes.set_title(f"Block accepts {least} to {most} % more drafts than token", loc="left")
-    return _closed(figure)
+    return closed(figure)
 
 
 def coupling_parts(p: Any, q: Any, labels: Sequence[str] | None = None) -> pd.DataFrame:
@@ -212,7 +212,7 @@ def coupling(parts: pd.DataFrame) -> Figure:
     parts = parts.assign(width=parts["high"] - parts["low"])
     widths = parts.pivot(index="token", columns="part", values="width")
     looks = {"target": ("white", ""), "both": (BLUE, "//"), "draft": ("white", "")}
-    figure, axes = _blank()
+    figure, axes = blank()
     for height, (part, (color, hatch)) in enumerate(looks.items()):
         rows = parts[(parts["part"] == part) & (parts["width"] > 0)]
         bars = axes.barh(height, rows["width"], 0.8, rows["low"], color=color, edgecolor=BLACK, hatch=hatch)
@@ -222,7 +222,7 @@ def coupling(parts: pd.DataFrame) -> Figure:
     axes.set(xlabel="uniform u, shared by draft and target (probability)", ylabel="interval of each token", xlim=(0, 1))
     same, most = widths["both"].sum(), widths[["draft", "target"]].min(axis=1).sum()
     axes.set_title(f"Draft and target agree for {same:.2f} of all u; 1 − TV is {most:.2f}", loc="left")
-    return _closed(figure)
+    return closed(figure)
 
 
 def tradeoff_data(families: Mapping[str, Sequence[str | Rule]], p: Any, q: Any) -> pd.DataFrame:
@@ -249,7 +249,7 @@ def tradeoff(data: pd.DataFrame) -> Figure:
     most = (data["best"] - data["tv"]).iloc[0]
     below = (data["best"] - data["alpha"]).groupby(data["family"], sort=False).max() > ON_THE_LINE
     sides = {"On the line": below.index[~below], "below": below.index[below]}
-    figure, axes = _blank()
+    figure, axes = blank()
     axes.plot([0, 1 - most], [most, 1], color=BLACK, lw=1.5, label="no rule above α = 1 − TV(p, q) + ε", zorder=1)
     sns.scatterplot(
         data=data, x="tv", y="alpha", hue="family", style="family", s=70, edgecolor=BLACK,
@@ -258,7 +258,7 @@ def tradeoff(data: pd.DataFrame) -> Figure:
     axes.set(xlabel="total variation ε of the emitted token from p", ylabel="acceptance α (probability)")
     axes.set_title("; ".join(f"{side}: {', '.join(names)}" for side, names in sides.items() if len(names)), loc="left")
     sns.move_legend(axes, "lower right", title=None)
-    return _closed(figure)
+    return closed(figure)
 
 
 def _pair(p: Any, q: Any, labels: Sequence[str] | None = None) -> tuple[np.ndarray, np.ndarray, list[str]]:
@@ -282,7 +282,7 @@ def _row(name: str, values: Any) -> np.ndarray:
     return row
 
 
-def _blank() -> tuple[Figure, Axes]:
+def blank() -> tuple[Figure, Axes]:
     """Return an empty figure that looks the same whatever the user's own style."""
     figure, axes = plt.subplots(figsize=(7, 3.6), dpi=110, layout="constrained")
     axes.spines[["top", "right"]].set_visible(False)
@@ -291,6 +291,7 @@ def _blank() -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def _closed(figure: Figure) -> Figure:
+def closed(figure: Figure) -> Figure:
+    """Return a figure that pyplot no longer shows by itself."""
     plt.close(figure)
     return figure

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import seaborn as sns
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from specnb import plots
@@ -37,7 +38,16 @@ def roof(chip: Chip, data: pd.DataFrame) -> Figure:
 
     data: as `roof_data` returns it.
     """
-    figure, axes = plots._blank()
+    figure, axes = plots.blank()
+    roof_on(axes, chip, data)
+    rate, batch = data.loc[data["intensity"].idxmin(), ["rate", "batch"]]
+    share = 100 * rate / chip.peak()
+    axes.set_title(f"Decoding at batch {batch:.0f} reaches {share:.2f} % of the {chip.name}'s peak", loc="left")
+    return plots.closed(figure)
+
+
+def roof_on(axes: Axes, chip: Chip, data: pd.DataFrame) -> None:
+    """Draw on given axes what `roof` draws."""
     x = np.geomspace(0.5, 4 * chip.ridge(), 200)
     axes.plot(x, chip.attainable(x) / 1e12, color=plots.BLACK, lw=1.5)
     axes.axvline(chip.ridge(), color=plots.BLACK, lw=1, ls=":")
@@ -52,10 +62,6 @@ def roof(chip: Chip, data: pd.DataFrame) -> Figure:
             axes.annotate(f"{batch}", (x, y), (5, -11), textcoords="offset points", fontsize=8)
     axes.set(xscale="log", yscale="log", xlabel="intensity (FLOP per byte)", ylabel="rate (TFLOP/s)")
     axes.legend(title="predicted; numbers: batch", loc="upper left", frameon=False)
-    rate, batch = data.loc[data["intensity"].idxmin(), ["rate", "batch"]]
-    share = 100 * rate / chip.peak()
-    axes.set_title(f"Decoding at batch {batch:.0f} reaches {share:.2f} % of the {chip.name}'s peak", loc="left")
-    return plots._closed(figure)
 
 
 def verification_cost_data(
@@ -77,7 +83,7 @@ def verification_cost(data: pd.DataFrame) -> Figure:
     """
     gamma, fewest, most = int(data["gamma"].max()), data["batch"].min(), data["batch"].max()
     first, last = (data.loc[data["batch"] == batch, "v"] for batch in (fewest, most))
-    figure, axes = plots._blank()
+    figure, axes = plots.blank()
     for (context, line), look in zip(data.groupby("context"), _looks(len(last)), strict=True):
         axes.plot(line["batch"], line["v"], **look)
         end = line.iloc[-1]
@@ -92,7 +98,7 @@ def verification_cost(data: pd.DataFrame) -> Figure:
         f"{last.min():.1f} to {last.max():.1f} at {most}",
         loc="left",
     )
-    return plots._closed(figure)
+    return plots.closed(figure)
 
 
 def speedup_data(
@@ -115,7 +121,7 @@ def best_speedup(data: pd.DataFrame) -> Figure:
     """
     fewest, most = data["batch"].min(), data["batch"].max()
     first, last = (data.loc[data["batch"] == batch, "speedup"] for batch in (fewest, most))
-    figure, axes = plots._blank()
+    figure, axes = plots.blank()
     for (alpha, line), look in zip(data.groupby("alpha"), _looks(len(last)), strict=True):
         axes.plot(line["batch"], line["speedup"], **look)
         circle = {"boxstyle": "circle,pad=0.2", "fc": "white", "ec": look["color"]}
@@ -132,7 +138,7 @@ def best_speedup(data: pd.DataFrame) -> Figure:
         f"to {last.max():.1f} at {most}",
         loc="left",
     )
-    return plots._closed(figure)
+    return plots.closed(figure)
 
 
 def _looks(count: int) -> list[dict[str, Any]]:

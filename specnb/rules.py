@@ -159,6 +159,9 @@ class Rule:
         """Return the label."""
         return self.label
 
+    def __repr__(self) -> str:
+        return f"Rule({self.label!r}, {'lossless' if self.lossless else 'lossy'})"
+
     def _repr_markdown_(self) -> str:
         from specnb.display import rule_markdown
 

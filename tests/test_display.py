@@ -157,3 +157,9 @@ def test_a_rule_shows_its_law_and_its_claim():
 def test_a_lossy_verdict_carries_its_label():
     verdict = specnb.verify([0], [[0.5, 0.5]], [[0.5, 0.5]] * 2, seed=0, rule=rules.lenient(0.5))
     assert "rule lenient(l=0.5, residual=p - q) (lossy)" in display.verdict_html(verdict)
+
+
+def test_a_rule_is_short_and_a_verdict_names_it():
+    assert repr(rules.get("block")) == "Rule('block', lossless)"
+    assert repr(rules.lenient(0.5)) == "Rule('lenient(l=0.5, residual=p - q)', lossy)"
+    assert "decided_by=Rule('token', lossless)" in repr(_verdict([0.39, 0.9, 0.6]))

@@ -167,10 +167,21 @@ class ModelShape:
         >>> f"{ModelShape.named('Llama-3.1-8B').parameters / 1e9:.2f} billion"
         '8.03 billion'
         """
-        configs = json.loads(data_path("models.json").read_text(encoding="utf-8"))
+        configs = _configs()
         if name not in configs:
             raise SpecnbError(f"there is no shape {name!r}; expected one of {', '.join(configs)}, or from_config")
         return cls.from_config(configs[name])
+
+    @classmethod
+    def names(cls) -> list[str]:
+        """Return the names of the shapes that travel with the package.
+
+        Examples
+        --------
+        >>> "Llama-3.1-8B" in ModelShape.names()
+        True
+        """
+        return list(_configs())
 
     @property
     def matrices(self) -> list[tuple[int, int]]:
@@ -225,6 +236,10 @@ class ModelShape:
                 self.cache_size(precision) * batch * (context + tokens),
             ),
         )
+
+
+def _configs() -> dict[str, Any]:
+    return json.loads(data_path("models.json").read_text(encoding="utf-8"))
 
 
 def at_least(name: str, value: Any, least: float) -> None:
