@@ -40,7 +40,9 @@ def missing_gpu() -> str:
 
 def missing_browser() -> str:
     """Say why there is no browser, or nothing."""
-    return "" if any(map(shutil.which, BROWSERS)) else f"none of {', '.join(BROWSERS)} is on the path"
+    if not any(map(shutil.which, BROWSERS)):
+        return f"none of {', '.join(BROWSERS)} is on the path"
+    return "" if importlib.util.find_spec("playwright") else "playwright isn't installed"
 
 
 MISSING = {"triton": missing_triton, "gpu": missing_gpu, "browser": missing_browser}
@@ -63,3 +65,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         if item.get_closest_marker(name) and (reason := missing()):
             outcome = pytest.fail if name in required() else pytest.skip
             outcome(f"{name} is missing: {reason}")
+    if item.get_closest_marker("triton") and missing_gpu():
+        from interpreter import patch_once_per_launch
+
+        patch_once_per_launch()

@@ -21,7 +21,7 @@ FUNCTIONS = {"token": "verify", "block": "verify_block", "coupled": "verify_coup
 TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 WRITTEN = ("tokens", "num_accepted", "status")
-WORKSPACE = ("partials", "masses", "ratios", "chances", "findings")
+WORKSPACE = ("partials", "masses", "ratios", "chances", "findings", "tops", "sums", "forms", "buckets", "state")
 SENTINEL = -77  # in memory that the kernels must write, no integer is ever that; a scale of 77 is too heavy for any row
 
 
@@ -67,8 +67,9 @@ def poisoned(steps):
 
 def run(steps):
     """Run launches in order; return what the last one wrote."""
-    for step in steps:
-        step.run()
+    with operators.on(steps[0].arguments["draft"].device):
+        for step in steps:
+            step.run()
     return lists(steps[-1].arguments[name] for name in WRITTEN)
 
 

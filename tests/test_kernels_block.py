@@ -40,7 +40,6 @@ pytestmark = pytest.mark.triton
         ("block", regimes.broken, 12),
         ("block", regimes.heavy, 1),
         ("block", regimes.same, 2),
-        ("coupled", regimes.foreign, 4),
         ("coupled", regimes.broken, 2),
     ],
     ids=lambda x: getattr(x, "__name__", x),
@@ -68,6 +67,13 @@ def test_coupled_accepts_what_its_words_draw(width):
     result = decide(b, "coupled", splits=2)
     assert result == answers(b, "coupled")
     assert result[1] == [0, 1, 2]
+
+
+def test_coupled_ends_at_a_foreign_id():
+    b = {"draft": np.array([[-2], [1], [0], [-1]]), "q": None, "p": np.ones((4, 2, 1)), "lengths": None, "onehot": None}
+    b |= {"seed": 3, "position": 0, "uniforms": None}
+    expected = [[[0, -1], [0, -1], [0, 0], [0, -1]], [0, 0, 1, 0], [4, 4, 0, 0]]
+    assert decide(b, "coupled") == answers(b, "coupled") == expected
 
 
 @pytest.mark.parametrize("place", [0, 512, V - 1])

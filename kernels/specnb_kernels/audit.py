@@ -1,193 +1,69 @@
-"""Compile evidence that needs no GPU: what ptxas records and the SASS of the kernels say, built for sm_90.
+"""Evidence that needs no GPU: what the compiler made of the kernels, and the bytes that they touch.
 
-`python -m specnb_kernels.audit` prints a line per kernel and configuration. Each is compiled as a launch would compile
-it: from the arguments that the launcher builds, specialised by Triton's own launch path.
+`python -m specnb_kernels.audit` prints a table, a line per compiled kernel and configuration and one per input whose
+bytes were counted, and ends with status 1 if a line breaks a bar. `--csv FILE` writes it, `--quick` leaves out all
+chips but the H100 and all vocabularies but one.
 """
 
 from __future__ import annotations
 
+import argparse
+import csv
 import itertools
-import re
+import os
 import subprocess
-import tempfile
+import sys
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import torch
-import triton
-from triton.backends.compiler import GPUTarget
+from specnb_kernels.compiling import CONFIGURATIONS, OTHER_CHIPS, Configuration, compiled
+from specnb_kernels.sass import division, evidence, hand_over, load_bytes
 
-from specnb_kernels.launch import Launch
-from specnb_kernels.operators import launches
-
-FLOATS = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32", torch.float64: "fp64"}
+Line = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Configuration:
-    """One way to verify: the rows' types and layout, how drafts are declared, where randomness comes from, the rule."""
+class Chip(NamedTuple):
+    """What limits a streaming loop: from the makers' sheets that data/chips.csv names."""
 
-    p: torch.dtype = torch.float32
-    q: torch.dtype | None = torch.float32
-    layout: str = "aligned"  # aligned, unaligned (odd row strides), half (q's alone are odd), strided (every other id)
-    optional: bool = False  # lengths and onehot are given
-    randomness: str = "seed"  # seed, seeds (a key and a position per row), uniforms
-    gamma: int = 4
-    width: int = 8192
-    rule: str = "token"
+    name: str
+    tflops: float  # float32, 10^12 per second; a fused multiply-add of one lane counts as two
+    bandwidth: float  # 10^12 bytes per second
 
-    def __str__(self) -> str:
-        """Return a name such as "fp32 one-hot aligned seed"."""
-        q = "one-hot" if self.q is None else FLOATS[self.q]
-        extras = ["ragged"] * self.optional + [f"gamma {self.gamma}"] * (self.gamma != 4)
-        return " ".join([FLOATS[self.p], q, self.layout, self.randomness, *extras])
+    @property
+    def instructions(self) -> float:
+        """Lanes' instructions per second, 10^12, at the clock of its sheet; of an A100 those in float32 alone."""
+        return self.tflops / 2
 
 
-PAIRS = list(itertools.product(FLOATS, [*FLOATS, None]))
-CONFIGURATIONS = [
-    *(Configuration(p, q) for p, q in PAIRS),
-    *(Configuration(p, q, "unaligned") for p in FLOATS for q in (p, None)),
-    *(Configuration(layout=layout) for layout in ("half", "strided")),
-    *(Configuration(randomness=randomness) for randomness in ("seeds", "uniforms")),
-    *(Configuration(optional=True, randomness=randomness) for randomness in ("seed", "seeds", "uniforms")),
-    Configuration(gamma=20),
-    *(Configuration(p, q, rule="block") for p, q in PAIRS),
-    *(Configuration(p, q, "unaligned", rule="block") for p in FLOATS for q in (p, None)),
-    *(Configuration(layout=layout, rule="block") for layout in ("half", "strided")),
-    *(Configuration(optional=True, randomness=randomness, rule="block") for randomness in ("seeds", "uniforms")),
-    Configuration(gamma=20, rule="block"),
-    *(Configuration(p, None, rule="coupled") for p in FLOATS),
-    *(Configuration(q=None, layout=layout, rule="coupled") for layout in ("unaligned", "strided")),
-    Configuration(q=None, optional=True, randomness="seeds", gamma=20, rule="coupled"),
-]
+CHIPS = {80: Chip("A100 80GB SXM", 19.5, 2.039), 90: Chip("H100 SXM", 66.9, 3.35), 100: Chip("B200", 75.0, 7.7)}
+
+MOST_BYTES = {"token fp32 probabilities": 1.10, "token bf16 logits": 1.15}  # over the least, where every row is needed
+LEAST_SHARE = 0.70  # of an H100's bandwidth that the pass over bfloat16 logits must reach by its instructions
 
 
-class Instruction(NamedTuple):
-    """One line of SASS."""
-
-    address: int
-    opcode: str
-    operands: str
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """What ptxas recorded in one compiled kernel, its disassembly, and its divisions."""
-
-    registers: int
-    stack: int  # bytes per thread
-    local: int  # bytes of local memory per thread besides
-    code: list[Instruction]
-    loop: list[Instruction]  # the streaming loop alone
-    divisions: int  # of float64, to the nearest
-
-
-def example(c: Configuration) -> list[Launch]:
-    """Return the launches of a verdict in configuration c."""
-    p_odd, q_odd = {"unaligned": (1, 1), "half": (0, 1)}.get(c.layout, (0, 0))
-    step = 2 if c.layout == "strided" else 1
-    span = step * c.width
-    p = torch.empty(1, c.gamma + 1, span + p_odd, dtype=c.p)[..., :span:step]
-    q = None if c.q is None else torch.empty(1, c.gamma, span + q_odd, dtype=c.q)[..., :span:step]
-    draft, per_row = torch.zeros(1, c.gamma, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
-    keys = per_row if c.randomness == "seeds" else None
-    uniforms = torch.zeros(1, c.gamma + 1, dtype=torch.float64) if c.randomness == "uniforms" else None
-    lengths, onehot = (per_row, per_row.bool()) if c.optional else (None, None)
-    return launches(draft, q, p, lengths, onehot, keys, keys, uniforms, 0, 0, 0, 2, c.rule, splits=2)
-
-
-class Target:
-    """A driver without a device, so that Triton's own launch path compiles for sm_90 on any machine."""
-
-    def get_current_target(self) -> GPUTarget:
-        """Return what to compile for."""
-        return GPUTarget("cuda", 90, 32)
-
-    def get_current_device(self) -> int:
-        """Return the number of the device, which keys Triton's cache."""
-        return 0
-
-    def get_current_stream(self, device: int) -> int:
-        """Return a stream, on which nothing will run."""
-        return 0
-
-
-def compiled(c: Configuration) -> dict:
-    """Return the kernels by name, as launches in configuration c would compile and specialise them for sm_90."""
-    steps = example(c)
-    if not all(hasattr(step.kernel, "params") for step in steps):
-        raise RuntimeError("TRITON_INTERPRET is set; the audit compiles, so run it in a process without it")
-    triton.runtime.driver.set_active(Target())
-    return {
-        step.kernel.__name__.removesuffix("_kernel"): step.kernel.warmup(grid=(1, 1), **step.arguments, **step.options)
-        for step in steps
-    }
-
-
-def _cuobjdump(option: str, cubin: Path) -> str:
-    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-    return subprocess.run([tool, option, cubin], capture_output=True, text=True, check=True).stdout
-
-
-def instructions(sass: str) -> list[Instruction]:
-    """Return the instructions of a disassembly."""
-    lines = re.findall(r"/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+ )?([A-Z][A-Z0-9_.]*)([^;]*);", sass)
-    return [Instruction(int(address, 16), opcode, operands) for address, opcode, operands in lines]
-
-
-def load_bytes(instruction: Instruction) -> int:
-    """Return how many bytes a thread reads by a global load, 0 for other instructions.
-
-    >>> load_bytes(Instruction(0, "LDG.E.128", "")), load_bytes(Instruction(0, "LDG.E", ""))
-    (16, 4)
-    """
-    if not instruction.opcode.startswith("LDG"):
-        return 0
-    width = re.search(r"\.U?(\d+)", instruction.opcode)
-    return int(width[1]) // 8 if width else 4
-
-
-def streaming_loop(code: list[Instruction]) -> list[Instruction]:
-    """Return the loop over whole tiles: the one with the widest loads, the shortest of several."""
-    loops = []
-    for branch in code:
-        target = re.search(r"0x([0-9a-f]+)", branch.operands) if branch.opcode.startswith("BRA") else None
-        if target and int(target[1], 16) < branch.address:
-            loops.append([i for i in code if int(target[1], 16) <= i.address <= branch.address])
-    return max(loops, key=lambda loop: (max(map(load_bytes, loop)), -len(loop)), default=[])
-
-
-def evidence(kernel) -> Evidence:
-    """Read what ptxas recorded in a compiled kernel's cubin, the SASS, and the divisions in the PTX."""
-    with tempfile.TemporaryDirectory() as folder:
-        cubin = Path(folder) / "kernel.cubin"
-        cubin.write_bytes(kernel.asm["cubin"])
-        recorded = re.search(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", _cuobjdump("-res-usage", cubin))
-        code = instructions(_cuobjdump("-sass", cubin))
-    divisions = kernel.asm["ptx"].count("div.rn.f64")
-    return Evidence(*map(int, recorded.groups()), code, streaming_loop(code), divisions)
-
-
-def division(divisions: int) -> Counter[str]:
-    """Return what ptxas expands so many float64 divisions into: each a refined estimate, and a slow path for all.
-
-    Its fused operations are how a quotient comes out as the nearest float64. Any other would round once too seldom.
-    """
-    return Counter(DFMA=7 * divisions + 10, FFMA=divisions, MUFU=divisions + 1) if divisions else Counter()
-
-
-def summary(c: Configuration, kernel) -> dict[str, str | int | float]:
-    """Return the numbers of a kernel compiled in configuration c that the tests bound and the table shows."""
-    e = evidence(kernel)
+def summary(c: Configuration, name: str, kernel: Any) -> Line:
+    """Return the table's line of a kernel compiled in configuration c."""
+    e, chip = evidence(kernel), CHIPS[c.arch]
     opcodes = Counter(i.opcode.split(".")[0] for i in e.code)
     beyond = {name: opcodes[name] - division(e.divisions)[name] for name in ("DFMA", "FFMA", "MUFU")}
-    ids = sum(map(load_bytes, e.loop)) / (c.p.itemsize + (0 if c.q is None else c.q.itemsize))
+    paired = name.split()[0] in ("verify", "prefixes") and c.q is not None
+    width = c.p.itemsize + (c.q.itemsize if paired and c.q is not None else 0)
+    small = 4 if name.startswith("thresholds") else 0  # a tile's largest logit, which may tell to pass it over
+    streamed = sum(map(load_bytes, e.loop)) - (small if any(load_bytes(i) == small for i in e.loop) else 0)
+    each = len(e.loop) / streamed * width if streamed else 0.0
+    share = chip.instructions / each * width / chip.bandwidth if each else 1.0
     return {
+        "kind": "compiled",
+        "rule": c.rule,
+        "kernel": name,
+        "configuration": str(c),
+        "arch": f"sm_{c.arch}",
         "registers": e.registers,
+        "shared bytes": e.shared,
         "spills": opcodes["STL"] + opcodes["LDL"],
         "local bytes": e.stack + e.local,
         "divisions": e.divisions,
@@ -195,38 +71,83 @@ def summary(c: Configuration, kernel) -> dict[str, str | int | float]:
         "approximate": abs(beyond["MUFU"]),
         "wide loads": sum(i.opcode.startswith("LDG.E.128") for i in e.loop),
         "other loads": sum(0 < load_bytes(i) < 16 for i in e.loop),
-        "instructions per id": round(len(e.loop) / ids, 1) if ids else 0.0,
+        "instructions per id": round(each, 1),
+        "share of bandwidth": round(min(share, 1.0), 3),
+        "limit": "memory" if share >= 1 else "issue",
         "instructions": len(e.code),
         "hand-over": hand_over(e.code),
     }
 
 
-def hand_over(code: list[Instruction]) -> str:
-    """Return the steps around the ticket, in the order of the code, by which a split hands over to the last one."""
-    names = {"STG": "store", "BAR": "barrier", "MEMBAR": "fence", "ATOMG": "ticket", "CCTL": "invalidate"}
-    steps = []
-    for opcode in (i.opcode for i in code):
-        shared = opcode.startswith("LDG") and ".STRONG.GPU" in opcode
-        steps.append("load" if shared else names.get(opcode.split(".")[0]))
-    kept = [step for step, _ in itertools.groupby(filter(None, steps))]
-    return " ".join(kept[kept.index("ticket") - 3 :][:7]) if "ticket" in kept else ""
-
-
-def summaries(c: Configuration) -> list[dict[str, str | int | float]]:
+def summaries(c: Configuration) -> list[Line]:
     """Return the table's lines for configuration c, one per kernel."""
-    kernels = compiled(c).items()
-    return [{"rule": c.rule, "kernel": name, "configuration": str(c)} | summary(c, kernel) for name, kernel in kernels]
+    return [summary(c, name, kernel) for name, kernel in compiled(c).items()]
 
 
-def main() -> None:
-    """Print the table."""
+def counted(widths: list[int]) -> list[Line]:
+    """Return the table's lines of counted bytes, from a process in which Triton interprets."""
+    command = [sys.executable, "-m", "specnb_kernels.touched", *map(str, widths)]
+    environment = os.environ | {"TRITON_INTERPRET": "1"}
+    text = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    return [
+        {"kind": "counted", "rule": line["way"].split()[0], "configuration": line["way"], "input": line["outcome"],
+         "load": line["load"], "vocabulary": line["vocabulary"], "bytes": line["bytes"],
+         "least bytes": line["least bytes"], "bytes per least": line["ratio"]}
+        for line in csv.DictReader(text.splitlines())
+    ]  # fmt: skip
+
+
+def failures(line: Line) -> list[str]:
+    """Return the bars that a line of the table breaks."""
+    if line["kind"] == "counted":
+        # A rejection makes kernel B read a row pair again, and those behind it for nothing: that is told, not barred.
+        barred = line["input"] == "all accepted" or "probabilities" in line["configuration"]
+        most = MOST_BYTES[line["configuration"]]
+        return [f"touches more than {most} of the least bytes"] * (barred and float(line["bytes per least"]) > most)
+    names, kernel = line["configuration"].split(), line["kernel"]
+    aligned, h100 = "aligned" in names and kernel != "compare", line["arch"] == "sm_90"
+    formed = "logits" in names or "filtered" in names
+    single = "fp32" in names[:2] and not formed
+    narrow_loads = line["other loads"] > kernel.startswith("thresholds") or not line["wide loads"]
+    slow_pass = kernel == "masses" and "logits" in names and line["share of bandwidth"] < LEAST_SHARE
+    bars = {
+        "spills registers": line["spills"] or line["local bytes"],
+        "fuses or approximates": line["fused"] or line["approximate"],
+        "loads less than 16 bytes": aligned and narrow_loads,
+        "is bound by instructions": aligned and h100 and single and line["limit"] != "memory",
+        f"stays below {LEAST_SHARE} of bandwidth": aligned and h100 and slow_pass,
+    }
+    return [bar for bar, broken in bars.items() if broken]
+
+
+def lines(quick: bool) -> Iterator[Line]:
+    """Return the table's lines as they come, the slowest first."""
+    configurations = CONFIGURATIONS if quick else CONFIGURATIONS + OTHER_CHIPS
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
-        lines = itertools.chain.from_iterable(pool.map(summaries, CONFIGURATIONS))
-        for number, line in enumerate(lines):
-            if number == 0:
-                print(",".join(line))
-            print(",".join(map(str, line.values())), flush=True)
+        bytes_touched = pool.submit(counted, [32000] if quick else [32000, 128256])
+        yield from itertools.chain.from_iterable(pool.map(summaries, configurations))
+        yield from bytes_touched.result()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print the table, and return 1 if a line breaks a bar."""
+    parser = argparse.ArgumentParser(prog="python -m specnb_kernels.audit", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="the H100 alone, and one vocabulary")
+    parser.add_argument("--csv", type=Path, help="also write the table to this file")
+    options = parser.parse_args(arguments)
+    table = list(lines(options.quick))
+    names = list(dict.fromkeys(itertools.chain.from_iterable(table)))
+    with (options.csv or Path(os.devnull)).open("w", encoding="utf-8", newline="") as file:
+        for output in (sys.stdout, file):
+            writer = csv.DictWriter(output, names, restval="", lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(table)
+    broken = [(line, bar) for line in table for bar in failures(line)]
+    for line, bar in broken:
+        told = " ".join(str(line[k]) for k in ("rule", "kernel", "configuration", "arch", "input") if k in line)
+        print(f"{told} {bar}", file=sys.stderr)
+    return 1 if broken else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

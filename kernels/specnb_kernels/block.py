@@ -13,6 +13,7 @@ from specnb_kernels.drafts import (
     read_ids,
     read_probabilities,
 )
+from specnb_kernels.logits import FORM, load_form
 from specnb_kernels.sums import HIGHEST_MASS, chunk_sums, is_last_split
 
 MASSES = tl.constexpr(3)  # int64 values that a split leaves: two sums of the residual, a flag
@@ -37,16 +38,17 @@ def _ratio_of_prefix(n, in_range, p_x, q_x, i):
     return a
 
 
-INTEGERS = ["G", "V", "p_width", "q_width", "p_row", "p_pos", "q_row", "q_pos", "splits", "tiles_per_split"]
+INTEGERS = ["G", "V", "p_width", "q_width", "p_row", "p_pos", "q_row", "q_pos", "form_rows",
+            "splits", "tiles_per_split"]  # fmt: skip
 
 
 @triton.jit(do_not_specialize=INTEGERS, do_not_specialize_on_alignment=["p_id", "q_id"])
-def prefixes_kernel(draft, q, p, lengths, onehot, masses, arrivals, ratios, chances, findings,
+def prefixes_kernel(draft, q, p, lengths, onehot, forms, masses, arrivals, ratios, chances, findings,
                  G: tl.int32, V: tl.int32, p_width: tl.int32, q_width: tl.int32,
                  p_row: tl.int64, p_pos: tl.int64, p_id, q_row: tl.int64, q_pos: tl.int64, q_id,
-                 splits: tl.int32, tiles_per_split: tl.int32,
+                 form_rows: tl.int32, splits: tl.int32, tiles_per_split: tl.int32,
                  GAMMA_BLOCK: tl.constexpr, SPLIT_BLOCK: tl.constexpr, TILE: tl.constexpr, VECTOR: tl.constexpr,
-                 P_ALIGN: tl.constexpr, Q_ALIGN: tl.constexpr):  # fmt: skip
+                 P_ALIGN: tl.constexpr, Q_ALIGN: tl.constexpr, FILTERED: tl.constexpr):  # fmt: skip
     """Sum the residual (a_n·p_n - q_n)+ behind n = program_id(2) + 1 drafts; row, split and layout as in verdict.py.
 
     Where the row has a draft behind these, writes the sums to masses int64 [B, G - 1, MASSES, splits], and to
@@ -62,8 +64,10 @@ def prefixes_kernel(draft, q, p, lengths, onehot, masses, arrivals, ratios, chan
     p += tl.multiple_of(row * p_row, P_ALIGN)
     if q is not None:
         q += tl.multiple_of(row * q_row, Q_ALIGN)
+    if forms is not None:
+        forms += row * form_rows * FORM
     in_range, p_x, q_x, q_width = read_probabilities(
-        q, p, onehot, x, i < length, row, i, V, p_width, q_width, p_pos, p_id, q_pos, q_id
+        q, p, onehot, forms, x, i < length, row, i, G, V, p_width, q_width, p_pos, p_id, q_pos, q_id, FILTERED
     )
     a = _ratio_of_prefix(n, in_range, p_x, q_x, i)
     p += tl.multiple_of(n * p_pos, P_ALIGN)
@@ -72,8 +76,14 @@ def prefixes_kernel(draft, q, p, lengths, onehot, masses, arrivals, ratios, chan
 
     first = split * tiles_per_split
     end = tl.minimum(first + tiles_per_split, tl.cdiv(V, TILE))
+    p_form = None
+    q_form = None
+    if forms is not None:
+        p_form = load_form(forms + n * FORM, None, FILTERED)
+        q_form = load_form(forms + (G + 1 + n) * FORM, q_width > 0, FILTERED)
     rest, rest_high, _, _, nonfinite = chunk_sums(
-        p, q, a, p_id, q_id, p_width, q_width, first, end, TILE, VECTOR, P_ALIGN * Q_ALIGN > 1)  # fmt: skip
+        p, q, a, p_id, q_id, p_width, q_width, p_form, q_form, first, end, TILE, VECTOR,
+        P_ALIGN * Q_ALIGN > 1, FILTERED)  # fmt: skip
     # Of a one-hot draft a·p(x) - 1 stays, which is positive only in a row that is no distribution.
     left = a * p_x.to(tl.float64)
     drop, drop_weight = one_hot_at(i == n, in_range, x, weight(left))
@@ -100,8 +110,8 @@ def prefixes_kernel(draft, q, p, lengths, onehot, masses, arrivals, ratios, chan
 
 
 @triton.jit
-def last_success(draft, q, p, lengths, onehot, ratios, chances, findings, words, outside, row, i, G, V,
-                 p_width, q_width, p_pos, p_id, q_pos, q_id):  # fmt: skip
+def last_success(draft, q, p, lengths, onehot, forms, ratios, chances, findings, words, outside, row, i, G, V,
+                 p_width, q_width, p_pos, p_id, q_pos, q_id, FILTERED: tl.constexpr):  # fmt: skip
     """Find the longest prefix whose test passes, draft i closing prefix i + 1; the rest as first_rejection.
 
     Returns what that does, then a_n, and whether the launch before summed the residual of n to a mass that isn't 0. If
@@ -109,7 +119,7 @@ def last_success(draft, q, p, lengths, onehot, ratios, chances, findings, words,
     """
     x, length = read_ids(draft, lengths, row, i, G)
     in_range, p_x, q_x, q_width = read_probabilities(
-        q, p, onehot, x, i < length, row, i, V, p_width, q_width, p_pos, p_id, q_pos, q_id
+        q, p, onehot, forms, x, i < length, row, i, G, V, p_width, q_width, p_pos, p_id, q_pos, q_id, FILTERED
     )
     prefix = row * (G - 1) + i
     tested = i + 1 < length  # the whole draft has no residual behind it: it passes by its ratio

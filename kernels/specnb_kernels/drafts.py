@@ -3,7 +3,8 @@
 import triton
 import triton.language as tl
 
-from specnb_kernels.arithmetic import INFINITY, at_least_single, magnitude, on_grid, word
+from specnb_kernels.arithmetic import INFINITY, magnitude, on_grid, word
+from specnb_kernels.logits import FORM, load_form, read
 
 NONFINITE = tl.constexpr(1)
 IMPOSSIBLE = tl.constexpr(2)
@@ -47,18 +48,28 @@ def read_ids(draft, lengths, row, i, G):
 
 
 @triton.jit
-def read_probabilities(q, p, onehot, x, counted, row, i, V, p_width, q_width, p_pos, p_id, q_pos, q_id):
+def read_probabilities(q, p, onehot, forms, x, counted, row, i, G, V, p_width, q_width, p_pos, p_id, q_pos, q_id,
+                       FILTERED: tl.constexpr):  # fmt: skip
     """Return which drafts that count are ids, their p(x) and q(x), and how many ids of this row's q there are.
 
-    No ids: the row's drafts are one-hot, and q(x) is 1. p and q point to position 0.
+    No ids: the row's drafts are one-hot, and q(x) is 1. p, q and forms, None unless p and q are logits, point to
+    position 0.
     """
     in_range = (x >= 0) & (x < V) & counted
-    p_x = at_least_single(tl.load(p + i * p_pos + x * p_id, mask=in_range & (x < p_width), other=0.0))
+    here = in_range & (x < p_width)
+    p_form = None
+    if forms is not None:
+        p_form = load_form(forms + i * FORM, here, FILTERED)
+    p_x = read(p + i * p_pos, x, p_id, here, p_form, FILTERED)
     q_x = tl.full(i.shape, 1.0, tl.float32)
     if q is not None:
         if onehot is not None:
             q_width = tl.where(tl.load(onehot + row), 0, q_width)
-        q_soft = at_least_single(tl.load(q + i * q_pos + x * q_id, mask=in_range & (x < q_width), other=0.0))
+        here = in_range & (x < q_width)
+        q_form = None
+        if forms is not None:
+            q_form = load_form(forms + (G + 1 + i) * FORM, here, FILTERED)
+        q_soft = read(q + i * q_pos, x, q_id, here, q_form, FILTERED)
         q_x = tl.where(q_width > 0, q_soft, 1.0)
     return in_range, p_x, q_x, q_width
 

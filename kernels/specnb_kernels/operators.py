@@ -15,7 +15,7 @@ FINAL, OWN = 2, 3  # Philox purposes: the token behind the accepted drafts, and 
 
 
 @contextlib.contextmanager
-def _on(device: torch.device):
+def on(device: torch.device):
     """Make a CUDA device current; on the CPU silence NumPy, the interpreter's engine, which warns at inf - inf."""
     if device.type == "cuda":
         with torch.cuda.device(device):
@@ -42,9 +42,14 @@ def launches(draft, q, p, lengths, onehot, seeds, positions, uniforms, seed, pos
 
 def launch(*inputs, **shape) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Run a rule's kernels once, arguments as `launches`; returns tokens, num_accepted, status."""
-    p = inputs[2]
-    with _on(p.device):
-        steps = launches(*inputs, **{"stretch": STRETCH if p.is_cpu else 1} | shape)
+    return run(launches, inputs, shape)
+
+
+def run(plan, inputs, shape) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Run what plan(*inputs, **shape) launches; inputs begin with the draft and the rows of q and p, or of logits."""
+    rows = inputs[2]
+    with on(rows.device):
+        steps = plan(*inputs, **{"stretch": STRETCH if rows.is_cpu else 1} | shape)
         for step in steps:
             step.run()
     written = steps[-1].arguments
@@ -61,16 +66,22 @@ triton_verify = torch.library.custom_op("specnb::triton_verify", launch, mutates
 @triton_verify.register_fake
 def _(draft, q, p, lengths, onehot, seeds, positions, uniforms, seed, position, index, purpose, rule="token"):
     batch, gamma = draft.shape
-    tokens = p.new_empty((batch, gamma + 1), dtype=torch.int64)
-    return tokens, p.new_empty(batch, dtype=torch.int64), p.new_empty(batch, dtype=torch.int32)
+    return fake_verdict(p, batch, gamma)
 
 
-def _split(value) -> tuple[torch.Tensor | None, int]:
+def fake_verdict(rows, batch, gamma):
+    """Return tokens, num_accepted and status as shapes."""
+    tokens = rows.new_empty((batch, gamma + 1), dtype=torch.int64)
+    return tokens, rows.new_empty(batch, dtype=torch.int64), rows.new_empty(batch, dtype=torch.int32)
+
+
+def split(value) -> tuple[torch.Tensor | None, int]:
+    """Return a seed or position per row and 0, or None and the one of all rows."""
     return (value, 0) if isinstance(value, torch.Tensor) else (None, 0 if value is None else int(value))
 
 
 def _verify(rule, purpose, draft, q, p, lengths, onehot, seed, position, uniforms):
-    (seeds, seed), (positions, position) = _split(seed), _split(position)
+    (seeds, seed), (positions, position) = split(seed), split(position)
     return triton_verify(draft, q, p, lengths, onehot, seeds, positions, uniforms, seed, position, 0, purpose, rule)
 
 
@@ -112,7 +123,7 @@ def verify_coupled(draft, q, p, lengths=None, onehot=None, seed=None, position=0
 
 def draw(probs, seed, position, index=0, purpose=0):
     """Draw one token per row of probs, float [B, V], with the words (position, index, purpose); int64 [B]."""
-    (seeds, seed), (positions, position) = _split(seed), _split(position)
+    (seeds, seed), (positions, position) = split(seed), split(position)
     draft = torch.empty(len(probs), 0, dtype=torch.int64, device=probs.device)
     return triton_verify(draft, None, probs[:, None], None, None, seeds, positions, None, seed, position, index,
                          purpose)[0][:, 0]  # fmt: skip

@@ -13,21 +13,23 @@ from specnb_kernels.launch import MAX_SPLITS, Launch, arrivals, layout, options
 from specnb_kernels.verdict import PARTIALS, verify_kernel
 
 NO_PREFIXES = dict.fromkeys(("masses", "ratios", "chances", "findings"))
+PROBABILITIES = {"forms": None, "form_rows": 0, "FILTERED": 0}
 
 
-def token(draft, q, p, lengths, onehot, randomness: dict[str, Any], **shape) -> list[Launch]:
+def token(draft, q, p, lengths, onehot, randomness: dict[str, Any], forms=PROBABILITIES, **shape) -> list[Launch]:
     """Plan the rules token and match, and a plain draw, which is a verdict without drafts: kernel A alone.
 
-    randomness tells kernel A its keys, positions and words; shape is as in `launch.layout`.
+    randomness tells kernel A its keys, positions and words; shape is as in `launch.layout`. forms tells that q and p
+    are logits, whose forms a launch before has left.
     """
-    rows = layout(p, q, len(draft), **shape) | drafts(draft, lengths) | {"onehot": onehot}
+    rows = layout(p, q, len(draft), **shape) | drafts(draft, lengths) | {"onehot": onehot} | forms
     return [kernel_a(rows | randomness | NO_PREFIXES)]
 
 
-def block(draft, q, p, lengths, onehot, randomness: dict[str, Any], **shape) -> list[Launch]:
+def block(draft, q, p, lengths, onehot, randomness: dict[str, Any], forms=PROBABILITIES, **shape) -> list[Launch]:
     """Plan the rule block: the tests of the prefixes of 1 … G - 1 drafts, then kernel A."""
     batch, prefixes = len(draft), max(draft.shape[1] - 1, 0)
-    rows = layout(p, q, batch * max(prefixes, 1), **shape) | drafts(draft, lengths) | {"onehot": onehot}
+    rows = layout(p, q, batch * max(prefixes, 1), **shape) | drafts(draft, lengths) | {"onehot": onehot} | forms
     splits = rows["splits"]
     left = {
         "masses": torch.empty(batch, prefixes, MASSES.value, splits, dtype=torch.int64, device=p.device),
@@ -36,14 +38,15 @@ def block(draft, q, p, lengths, onehot, randomness: dict[str, Any], **shape) -> 
         "findings": torch.empty(batch, prefixes, dtype=torch.int32, device=p.device),
     }
     workspace = {"arrivals": arrivals(batch * prefixes, splits, p.device), "SPLIT_BLOCK": max(MAX_SPLITS, splits)}
-    first = Launch(prefixes_kernel, (batch, splits, prefixes), rows | left | workspace, options(p, rows["q"]))
+    first = Launch(prefixes_kernel, (batch, splits, prefixes), rows | left | workspace,
+                   options(p, rows["q"], formed=forms["forms"] is not None))  # fmt: skip
     return [first, kernel_a(rows | left | randomness)]
 
 
-def coupled(draft, q, p, lengths, onehot, randomness: dict[str, Any], **shape) -> list[Launch]:
+def coupled(draft, q, p, lengths, onehot, randomness: dict[str, Any], forms=PROBABILITIES, **shape) -> list[Launch]:
     """Plan the rule coupled, which reads no q: a token from every row of p, then their comparison with the draft."""
     batch, places = p.shape[:2]
-    rows = layout(p, None, batch * places, **shape) | drafts(draft[:, :0], None) | {"onehot": None}
+    rows = layout(p, None, batch * places, **shape) | drafts(draft[:, :0], None) | {"onehot": None} | forms
     own = kernel_a(rows | randomness | NO_PREFIXES, places)
     drawn = {"own": own.arguments["tokens"], "flags": own.arguments["status"], "V": p.shape[2]}
     compared = drafts(draft, lengths) | drawn | results(batch, places, p.device)
@@ -60,8 +63,9 @@ def kernel_a(arguments: dict[str, Any], places: int | None = None) -> Launch:
     }
     constants = {"SPLIT_BLOCK": max(MAX_SPLITS, splits), "EACH": places is not None}
     arguments = arguments | workspace | constants | results(rows, arguments["G"] + 1, p.device)
-    spare = 0 if arguments["masses"] is None else 8  # for the scale and the prologue: else ptxas spills two
-    return Launch(verify_kernel, (len(p), splits, places or 1), arguments, options(p, arguments["q"], spare))
+    scaled, formed = (arguments[name] is not None for name in ("masses", "forms"))
+    compiler = options(p, arguments["q"], scaled, formed)
+    return Launch(verify_kernel, (len(p), splits, places or 1), arguments, compiler)
 
 
 def drafts(draft: torch.Tensor, lengths: torch.Tensor | None) -> dict[str, Any]:

@@ -15,14 +15,15 @@ from specnb_kernels.drafts import (
     read_ids,
     read_probabilities,
 )
+from specnb_kernels.logits import FORM, load_form
 from specnb_kernels.sums import HIGHEST_MASS, chunk_sums, is_last_split, pick
 
 PARTIALS = tl.constexpr(5)  # int64 values that a split leaves: two sums of the residual, two of p, a flag
 
 
 @triton.jit
-def first_rejection(draft, q, p, lengths, onehot, words, outside, row, i, G, V,
-                    p_width, q_width, p_pos, p_id, q_pos, q_id):  # fmt: skip
+def first_rejection(draft, q, p, lengths, onehot, forms, words, outside, row, i, G, V,
+                    p_width, q_width, p_pos, p_id, q_pos, q_id, FILTERED: tl.constexpr):  # fmt: skip
     """Find the row's first rejection; i is a block of more than G positions, p and q point to position 0.
 
     Returns the drafts x, the count n accepted, how many ids of q_n to subtract (0: none), the id to leave out (-1:
@@ -30,7 +31,7 @@ def first_rejection(draft, q, p, lengths, onehot, words, outside, row, i, G, V,
     """
     x, length = read_ids(draft, lengths, row, i, G)
     in_range, p_x, q_x, q_width = read_probabilities(
-        q, p, onehot, x, i < length, row, i, V, p_width, q_width, p_pos, p_id, q_pos, q_id
+        q, p, onehot, forms, x, i < length, row, i, G, V, p_width, q_width, p_pos, p_id, q_pos, q_id, FILTERED
     )
     u = (words >> 11).to(tl.int64).to(tl.float64) * (1.0 / GRID)
     accepted = in_range & (q_x > 0.0) & (u * q_x.to(tl.float64) < p_x.to(tl.float64))
@@ -42,23 +43,25 @@ def first_rejection(draft, q, p, lengths, onehot, words, outside, row, i, G, V,
 
 
 INTEGERS = ["seed", "position", "G", "V", "p_width", "q_width", "p_row", "p_pos", "q_row", "q_pos",
-            "splits", "tiles_per_split", "index", "purpose"]  # fmt: skip
+            "form_rows", "splits", "tiles_per_split", "index", "purpose"]  # fmt: skip
 
 
 @triton.jit(do_not_specialize=INTEGERS, do_not_specialize_on_alignment=["p_id", "q_id"])
-def verify_kernel(draft, q, p, lengths, onehot, seeds, positions, uniforms,
+def verify_kernel(draft, q, p, lengths, onehot, forms, seeds, positions, uniforms,
                   masses, ratios, chances, findings,
                   tokens, num_accepted, status, partials, arrivals,
                   seed: tl.int64, position: tl.int64, G: tl.int32, V: tl.int32, p_width: tl.int32, q_width: tl.int32,
                   p_row: tl.int64, p_pos: tl.int64, p_id, q_row: tl.int64, q_pos: tl.int64, q_id,
-                  splits: tl.int32, tiles_per_split: tl.int32, index: tl.int32, purpose: tl.int32,
+                  form_rows: tl.int32, splits: tl.int32, tiles_per_split: tl.int32, index: tl.int32, purpose: tl.int32,
                   GAMMA_BLOCK: tl.constexpr, SPLIT_BLOCK: tl.constexpr, TILE: tl.constexpr, VECTOR: tl.constexpr,
-                  P_ALIGN: tl.constexpr, Q_ALIGN: tl.constexpr, EACH: tl.constexpr):  # fmt: skip
+                  P_ALIGN: tl.constexpr, Q_ALIGN: tl.constexpr, EACH: tl.constexpr,
+                  FILTERED: tl.constexpr):  # fmt: skip
     """Verify row program_id(0) together with the other splits of its vocabulary, program_id(1).
 
     draft [B, G], q [B, G, q_width] or None with q_width 0, p [B, G + 1, p_width], the rest as in operators.verify.
     The rule is block where masses, ratios, chances and findings come from prefixes_kernel; else they are None. With
     EACH, G is 0, and a token is drawn at each of p's num_programs(2) positions by the word of its own position.
+    Where forms, as masses_kernel leaves form_rows of them per request, isn't None, p and q are logits.
     P_ALIGN and Q_ALIGN are the number of elements of which every row's offset is a multiple (1: nothing is known).
     p_id and q_id, the strides of the ids, have no type here: only so does Triton compile a stride of 1 as a constant.
     """
@@ -71,9 +74,13 @@ def verify_kernel(draft, q, p, lengths, onehot, seeds, positions, uniforms,
     if positions is not None:
         here = tl.load(positions + request).to(tl.int64)
     row = request  # of the results and the workspace
+    if forms is not None:
+        forms += request * form_rows * FORM
     if EACH:
         place = tl.program_id(2)
         p += tl.multiple_of(place * p_pos, P_ALIGN)
+        if forms is not None:
+            forms += place * FORM
         here += place
         row = request * tl.num_programs(2) + place
 
@@ -84,23 +91,29 @@ def verify_kernel(draft, q, p, lengths, onehot, seeds, positions, uniforms,
     if masses is None:
         scale = None
         x, n, q_width, drop, drop_weight, flags = first_rejection(
-            draft, q, p, lengths, onehot, words, outside, row, i, G, V, p_width, q_width, p_pos, p_id, q_pos, q_id
-        )
+            draft, q, p, lengths, onehot, forms, words, outside, row, i, G, V,
+            p_width, q_width, p_pos, p_id, q_pos, q_id, FILTERED)  # fmt: skip
     else:
         x, n, q_width, drop, drop_weight, flags, scale, summed = last_success(
-            draft, q, p, lengths, onehot, ratios, chances, findings, words, outside, row, i, G, V,
-            p_width, q_width, p_pos, p_id, q_pos, q_id)  # fmt: skip
+            draft, q, p, lengths, onehot, forms, ratios, chances, findings, words, outside, row, i, G, V,
+            p_width, q_width, p_pos, p_id, q_pos, q_id, FILTERED)  # fmt: skip
     p += tl.multiple_of(n * p_pos, P_ALIGN)
     if q is not None:
         q += tl.multiple_of(tl.where(q_width > 0, n, 0) * q_pos, Q_ALIGN)
 
+    p_form = None
+    q_form = None
+    if forms is not None:
+        p_form = load_form(forms + n * FORM, None, FILTERED)
+        q_form = load_form(forms + (G + 1 + n) * FORM, q_width > 0, FILTERED)
     tiles = tl.cdiv(V, TILE)
     first = split * tiles_per_split
     end = tl.minimum(first + tiles_per_split, tiles)
     if masses is not None:
         end = tl.where(summed, first, end)  # the launch before has read this row; of any other the scale is 1
     rest, rest_high, own, own_high, nonfinite = chunk_sums(
-        p, q, None, p_id, q_id, p_width, q_width, first, end, TILE, VECTOR, P_ALIGN * Q_ALIGN > 1)  # fmt: skip
+        p, q, None, p_id, q_id, p_width, q_width, p_form, q_form, first, end, TILE, VECTOR,
+        P_ALIGN * Q_ALIGN > 1, FILTERED)  # fmt: skip
     drop_weight = tl.where((drop >= first * TILE) & (drop < end * TILE), drop_weight, 0)
     rest -= drop_weight
     rest_high -= high_half(drop_weight)
@@ -141,7 +154,8 @@ def verify_kernel(draft, q, p, lengths, onehot, seeds, positions, uniforms,
         if masses is not None:
             none |= (flags & EXCESS_MASS) != 0
         end = tl.where(none, first, tl.minimum(first + tiles_per_split, tiles))
-        found = pick(p, q, scale, p_id, q_id, p_width, q_width, drop, fallback, base, target, first, end, V, TILE)
+        found = pick(p, q, scale, p_id, q_id, p_width, q_width, p_form, q_form, drop, fallback, base, target,
+                     first, end, V, TILE, FILTERED)  # fmt: skip
         token = tl.where(found < V, found, -1).to(tl.int64)
 
         tl.store(tokens + row * (G + 1) + i, tl.where(i < n, x, tl.where(i == n, token, -1)), mask=i <= G)

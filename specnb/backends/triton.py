@@ -26,6 +26,21 @@ def verify_coupled(draft, q, p, lengths, onehot, seed, position, uniforms):
     return specnb_kernels.verify_coupled(draft, q, p, lengths, onehot, seed, position, uniforms)
 
 
+def verify_logits(
+    rule_name, draft, y, z, draft_parameters, parameters, lengths, onehot, seed, position, uniforms
+):  # fmt: skip
+    """Decide a rule from both models' logits; see `specnb.backends.numpy.verify_logits`."""
+    kernels = "token" if rule_name == "match" else rule_name
+    return specnb_kernels.verify_logits(
+        draft, y, z, draft_parameters, parameters, lengths, onehot, seed, position, uniforms, kernels
+    )
+
+
+def probabilities(logits, temperature, top_k, top_p, min_p):
+    """Return the processed distributions of logits; see `specnb.backends.numpy.probabilities`."""
+    return specnb_kernels.probabilities(logits, temperature, top_k, top_p, min_p)
+
+
 def draw(probs, seed, position, index, purpose=DRAFTING):
     """Draw one token per row of probs [B, V] by its own word; −1 where there is no mass."""
     return specnb_kernels.draw(probs, seed, position, index, purpose)
