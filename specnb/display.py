@@ -71,13 +71,16 @@ class Strip:
         """Return the text for a terminal, in colour or between marks."""
         return "".join(_on_terminal(token, kind, color) for token, kind in zip(self.tokens, self.kinds, strict=True))
 
+    def chips(self) -> str:
+        """Return the tokens as HTML spans."""
+        return "".join(_chip(_visible(token, kind), kind) for token, kind in zip(self.tokens, self.kinds, strict=True))
+
     def _repr_html_(self) -> str:
-        chips = "".join(_chip(_visible(token, kind), kind) for token, kind in zip(self.tokens, self.kinds, strict=True))
         present = dict.fromkeys(self.kinds)
         legend = " ".join(_chip(kind, kind) for kind in STYLES if kind in present and kind != "plain")
         text = '<td style="text-align: left; line-height: 2; white-space: pre-wrap; font-family: monospace">'
         foot = '<td style="text-align: left; font-size: 85%">'
-        return f"<table><tr>{text}{chips}</td></tr><tr>{foot}{legend}</td></tr></table>"
+        return f"<table><tr>{text}{self.chips()}</td></tr><tr>{foot}{legend}</td></tr></table>"
 
 
 def strip(tokens: Iterable[Any], kinds: Iterable[str]) -> Strip:

@@ -16,6 +16,7 @@ ASSISTED = ["transformers, assisted", "transformers, assisted, early stop"]
 @pytest.mark.parametrize("batch", [1, 2])
 def test_every_way_is_measured_on_the_same_prompts(batch):
     target, draft = tiny(), tiny(seed=1)
+    target.generation_config.eos_token_id = draft.generation_config.eos_token_id = list(range(12))  # none may end
     configs = [(model.config.to_dict(), model.generation_config.to_dict()) for model in (target, draft)]
     rows = compare(
         target, draft, torch.ones(batch, 3, dtype=torch.int64), gamma=2, max_new_tokens=6, sampling=Sampling(0.7),

@@ -38,7 +38,7 @@ def fed_at_random(model, rng, rounds=8, rows=3, size=40):
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.parametrize("kind", ["llama", "qwen2", "mistral", "gpt2"])
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "mistral", "gpt2", "window", "hybrid"])
 def test_cached_logits_equal_uncached_ones_after_any_rollback(kind, attention):
     model = tiny(kind, attention=attention)
     for cached, plain in fed_at_random(model, np.random.default_rng(1)):

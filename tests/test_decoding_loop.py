@@ -35,9 +35,7 @@ def greedy(model, prompt, tokens):
     return sequence[0, len(prompt) :].tolist()
 
 
-@pytest.mark.parametrize(
-    "model", ["llama sdpa", "llama eager", "qwen2 sdpa", "qwen2 eager", "mistral sdpa", "gpt2 eager"]
-)
+@pytest.mark.parametrize("model", ["llama sdpa", "mistral sdpa", "gpt2 eager"])
 def test_greedy_equals_generate_token_for_token(model):
     kind, attention = model.split()
     target = tiny(kind, attention=attention)

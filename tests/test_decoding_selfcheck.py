@@ -58,7 +58,7 @@ def test_a_model_that_drops_masks_or_positions_is_refused(honoured, attention, d
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.parametrize("kind", ["llama", "qwen2", "mistral", "gpt2"])
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "mistral", "gpt2", "window", "hybrid"])
 def test_an_honest_model_passes_in_every_dtype(kind, attention, dtype):
     for seed in range(SEEDS):
         check_model("target", tiny(kind, seed=seed, attention=attention).to(dtype), 20)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from tiny_models import SHAPE, randomised, tiny
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     CodeGenConfig,
     FalconConfig,
@@ -24,7 +25,7 @@ from transformers import (
 import specnb
 from specnb import SpecnbError
 from specnb.decoding.support import check_model
-from specnb.drafters import ModelDrafter
+from specnb.drafters import EarlyExitDrafter, ModelDrafter
 from specnb.sampling import MAX_LOGITS
 
 
@@ -37,12 +38,16 @@ def encoder_decoder():
     return T5ForConditionalGeneration(config).eval()
 
 
-def hybrid():
-    config = Gemma3TextConfig(
-        **SHAPE | {"num_key_value_heads": 2}, head_dim=4, vocab_size=12, sliding_window=8,
-        layer_types=["sliding_attention", "full_attention"],
-    )  # fmt: skip
-    return Gemma3ForCausalLM(config).eval()
+def recurrent():
+    model = tiny("qwen2")
+    model.config.layer_types = ["linear_attention", "full_attention"]
+    return model
+
+
+def unwindowed():
+    model = tiny("window")
+    model.config.sliding_window = 0
+    return model
 
 
 def flash():
@@ -53,10 +58,6 @@ def flash():
 
 def short():
     return tiny("gpt2", max_position_embeddings=12)
-
-
-def windowed():
-    return tiny("mistral", sliding_window=8)
 
 
 def training():
@@ -143,13 +144,13 @@ def wide():
 REFUSED = {
     "MambaForCausalLM can't be decoded here: its recurrent state can't roll back": mamba,
     "T5ForConditionalGeneration can't be decoded here: it is an encoder-decoder": encoder_decoder,
-    r"Gemma3ForCausalLM can't be decoded here: it has sliding-window layers \(window 8\)": hybrid,
-    r"MistralForCausalLM .*: it has sliding-window layers \(window 8\) and this run may reach 13": windowed,
+    "Qwen2ForCausalLM can't be decoded here: it has layers of kind linear_attention; expected full or": recurrent,
+    "it has sliding-window layers and its window is 0; expected an integer > 0": unwindowed,
     "'flash_attention_2', which takes no 4-D mask; load it with attn_implementation='sdpa'": flash,
     "it is in training mode, where dropout is active; call .eval": training,
     "it knows 12 positions and this run may reach 13; lower max_new_tokens": short,
     "it is in training mode": partly_training,
-    r"GPTNeoForCausalLM can't be decoded here: it has sliding-window layers \(window 8\)": local,
+    r"GPTNeoForCausalLM can't be decoded here: its windows \(8\) are inside its layers, not in the mask": local,
     "its dynamic RoPE changes with the longest row beyond 12 tokens and this run may reach 13": dynamic,
     "its longrope RoPE changes with the longest row beyond 12 tokens and this run may reach 13": longrope,
     "Gemma3ForCausalLM can't be decoded here: its dynamic RoPE changes with the longest row": layered,
@@ -218,6 +219,37 @@ def test_other_kinds_of_models_decode_ragged_batches(config):
             pad_token_id=0,
         )  # fmt: skip
         assert run.tokens(row) == expected[0, len(prompt) :].tolist()
+
+
+HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 16, "intermediate_size": 24}
+WINDOWED = {
+    "cohere2": {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]},
+    "phi3": {"sliding_window": 8},
+    "qwen3": {"sliding_window": 8, "use_sliding_window": True, "max_window_layers": 1, "head_dim": 4},
+    "gemma2": {"sliding_window": 8, "head_dim": 4},
+    "gpt_oss": {"sliding_window": 8, "head_dim": 4, "num_local_experts": 2, "num_experts_per_tok": 1},
+}
+
+
+@pytest.mark.parametrize("kind", WINDOWED)
+def test_other_kinds_of_models_with_windows_decode_ragged_batches(kind):
+    ids = {"pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
+    config = AutoConfig.for_model(kind, vocab_size=12, num_hidden_layers=2, **HEADS, **ids, **WINDOWED[kind])
+    config._attn_implementation = "eager" if kind in ("gemma2", "gpt_oss") else "sdpa"
+    model = randomised(AutoModelForCausalLM.from_config(config))
+    prompts = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11, 1, 2, 3]]
+    expected = []
+    for prompt in prompts:
+        run = model.generate(
+            torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt)), do_sample=False, max_new_tokens=12,
+            pad_token_id=0,
+        )  # fmt: skip
+        expected.append(run[0, len(prompt) :].tolist())
+    for drafter in (ModelDrafter(tiny(seed=1)), EarlyExitDrafter(1), ModelDrafter(model)):
+        run = specnb.generate(
+            model, drafter, prompts, max_new_tokens=12, gamma=3, sampling=specnb.Sampling(0), seed=0
+        )
+        assert [run.tokens(row) for row in range(3)] == expected
 
 
 def test_a_window_that_the_run_never_fills_is_full_attention():

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 from transformers import (
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
@@ -39,7 +41,11 @@ KINDS = {
     "qwen2": (Qwen2Config, Qwen2ForCausalLM, {"num_key_value_heads": 2}),
     "mistral": (MistralConfig, MistralForCausalLM, {"num_key_value_heads": 2, "sliding_window": None}),
     "gpt2": (GPT2Config, GPT2LMHeadModel, {}),
-}
+    "window": (MistralConfig, MistralForCausalLM, {"num_key_value_heads": 2, "sliding_window": 8}),
+    "hybrid": (Gemma3TextConfig, Gemma3ForCausalLM, {
+        "num_key_value_heads": 2, "head_dim": 4, "sliding_window": 8,
+        "layer_types": ["sliding_attention", "full_attention"]}),
+}  # fmt: skip
 
 
 def tiny(kind="llama", vocabulary=12, seed=0, attention="sdpa", **changes):
@@ -121,7 +127,7 @@ class ScriptedDrafter:
     _chooser: Any = field(default=None, repr=False)
     _gamma: int = 0
 
-    def start(self, batch, chooser, gamma):
+    def start(self, batch, chooser, gamma, target):
         """Return itself: a script serves one run."""
         self._chooser, self._gamma = chooser, gamma
         return self

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,13 @@ class Batch:
 
     tokens: int64 [B, size], each row from column 0. lengths: int64 [B], committed tokens. prompt_lengths and
     totals: int64 [B], without and with the whole budget. rows: int64 [R], the requests that still run.
+    padding: for each request the ids before its prompt, which no model sees but processors and criteria do.
     """
 
-    def __init__(self, prompts: list[np.ndarray], max_new_tokens: int) -> None:
+    def __init__(
+        self, prompts: list[np.ndarray], max_new_tokens: int, padding: Sequence[np.ndarray] = ()
+    ) -> None:
+        self.padding = list(padding) or [np.zeros(0, np.int64)] * len(prompts)
         self.prompt_lengths = np.array([len(p) for p in prompts], np.int64)
         self.totals = self.prompt_lengths + max_new_tokens
         self.size = int(self.totals.max(initial=0))
@@ -38,6 +42,14 @@ class Batch:
     def remaining(self) -> np.ndarray:
         """Tokens that each running row may still emit, int64 [R]."""
         return self.totals[self.rows] - self.live_lengths
+
+    def text(self, row: int | np.integer) -> np.ndarray:
+        """Return the committed tokens of a request, int64 [length]: a view, not to be changed."""
+        return self.tokens[row, : self.lengths[row]]
+
+    def shown(self, row: int, emitted: np.ndarray) -> torch.Tensor:
+        """Return a request's text with its padding and tokens that may follow, int64 [length]."""
+        return torch.from_numpy(np.concatenate([self.padding[row], self.text(row), emitted]))
 
     def since(self, seen: np.ndarray) -> np.ndarray:
         """Return the committed tokens from seen[r] on, int64 [R, k], right-aligned: the left may be padding."""
@@ -96,6 +108,14 @@ def read_prompts(input_ids: Any, attention_mask: Any) -> list[np.ndarray]:
     for row, prompt in enumerate(prompts):
         _check_prompt(row, prompt)
     return [prompt.astype(np.int64) for prompt in prompts]
+
+
+def left_padding(attention_mask: Any, requests: int) -> np.ndarray:
+    """Return how many padding ids stand before each prompt, int64 [requests]; a mask has a row for one or several."""
+    if attention_mask is None:
+        return np.zeros(requests, np.int64)
+    mask = np.atleast_2d(_array("attention_mask", attention_mask)).astype(bool)
+    return np.repeat(mask.argmax(1), requests // max(len(mask), 1))
 
 
 def _from_array(ids: np.ndarray, mask: Any) -> list[np.ndarray]:

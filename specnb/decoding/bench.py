@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -74,18 +74,18 @@ def compare(
         ways["transformers, assisted, early stop"] = theirs(draft, gamma, CONFIDENCE)
     ways |= {"specnb, plain": plain, "specnb, speculative": speculative}
 
-    rates = _interleaved(ways, seed, repeats, len(input_ids) * max_new_tokens)
+    rates = interleaved(ways, seed, repeats, len(input_ids) * max_new_tokens)
     E = float(np.mean(stats[1:]))
     per_round = {"transformers, plain": 1.0, "specnb, plain": 1.0, "specnb, speculative": E}
     rates["bare forwards"] = _bound(target, draft, input_ids, gamma, max_new_tokens, E, repeats)
     shared = {"batch": len(input_ids), "gamma": gamma, "threads": torch.get_num_threads()}
     return [
-        {"method": name, **_summary(rate), "tokens_per_round": per_round.get(name), **shared}
+        {"method": name, **summary(rate), "tokens_per_round": per_round.get(name), **shared}
         for name, rate in rates.items()
     ]
 
 
-def _interleaved(ways: dict[str, Callable[[int], None]], seed: int, repeats: int, tokens: int) -> dict[str, list]:
+def interleaved(ways: dict[str, Callable[[int], None]], seed: int, repeats: int, tokens: int) -> dict[str, list]:
     """Return tokens per second of each way and repeat; the first round warms up and doesn't count."""
     rates: dict[str, list[float]] = {name: [] for name in ways}
     for repeat in range(repeats + 1):
@@ -96,7 +96,8 @@ def _interleaved(ways: dict[str, Callable[[int], None]], seed: int, repeats: int
     return {name: values[1:] for name, values in rates.items()}
 
 
-def _summary(rates: list[float]) -> dict[str, float]:
+def summary(rates: list[float]) -> dict[str, float]:
+    """Return the median of rates, and their 20th and 80th percentiles."""
     low, median, high = np.percentile(rates, [20, 50, 80])
     return {"tokens_per_second": float(median), "low": float(low), "high": float(high)}
 
@@ -111,34 +112,44 @@ def _transformers(target: Any, input_ids: torch.Tensor, max_new_tokens: int, sam
     )  # fmt: skip
 
     def way(assistant: Any, gamma: int, confidence: float) -> Callable[[int], None]:
-        def run(seed: int) -> None:
+        def decode(seed: int) -> None:
             torch.manual_seed(seed)
-            with _drafting(assistant, gamma, confidence):
-                target.generate(
+            with lent(target, config), _drafting(assistant, gamma, confidence):
+                run = target.generate(
                     input_ids, attention_mask=torch.ones_like(input_ids), generation_config=config,
                     assistant_model=assistant,
                 )  # fmt: skip
+            assert run.shape[1] == input_ids.shape[1] + max_new_tokens, "a way that emits less isn't comparable"
 
-        return run
+        return decode
 
     return way
 
 
 @contextmanager
-def _drafting(assistant: Any, gamma: int, confidence: float) -> Iterator[None]:
-    """Lend the assistant another generation config: it is only there that transformers looks for gamma."""
-    if assistant is None:
-        yield
-        return
-    original = assistant.generation_config
-    assistant.generation_config = copy.deepcopy(original)
-    assistant.generation_config.update(
-        num_assistant_tokens=gamma, num_assistant_tokens_schedule="constant", assistant_confidence_threshold=confidence
-    )
+def lent(model: Any, config: Any) -> Iterator[None]:
+    """Lend a model another generation config, from which transformers takes what a call leaves out or has as None.
+
+    Only so does nothing end at an end-of-text, and only there does it look for the gamma of an assistant.
+    """
+    original = model.generation_config
+    model.generation_config = config
     try:
         yield
     finally:
-        assistant.generation_config = original
+        model.generation_config = original
+
+
+def _drafting(assistant: Any, gamma: int, confidence: float) -> Any:
+    """Let an assistant draft gamma tokens, or stop at a token of lower confidence."""
+    if assistant is None:
+        return nullcontext()
+    config = copy.deepcopy(assistant.generation_config)
+    config.update(
+        num_assistant_tokens=gamma, num_assistant_tokens_schedule="constant", assistant_confidence_threshold=confidence,
+        eos_token_id=None,
+    )  # fmt: skip
+    return lent(assistant, config)
 
 
 def _bound(

@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from specnb.decoding.windows import visible_slots, windows
+
 
 @dataclass
 class Step:
@@ -91,6 +93,8 @@ class CachedModel:
         self.arange = torch.arange(max(size, rows), device=self.device)
         self.hidden = torch.full((), torch.finfo(model.dtype).min, dtype=model.dtype, device=self.device)
         self.visible = torch.zeros((), dtype=model.dtype, device=self.device)
+        self.windows = windows(model.config.get_text_config(decoder=True))
+        self.nearest = min((window for window in self.windows.values() if window is not None), default=size)
 
     def logits(self, tokens: torch.Tensor, ends: np.ndarray, keep: int) -> torch.Tensor:
         """Feed tokens and return the logits [R, keep, V] of the last columns.
@@ -126,14 +130,16 @@ class CachedModel:
         self.seen = self.seen[rows]
         self.cache.batch_select_indices(torch.from_numpy(rows).to(self.device))
 
-    def _place(self, width: int, ends: np.ndarray) -> tuple[torch.Tensor | None, torch.Tensor]:
+    def _place(self, width: int, ends: np.ndarray) -> tuple[Any, torch.Tensor]:
         """Set the step for `width` columns that end at `ends`; return its 4-D mask and position ids."""
         step, start = self.step, int(ends[0]) - width
         if len(ends) == 1 or (np.all(ends == ends[0]) and np.all(self.seen == start)):
             step.slots, step.start, step.end = (slice(None), slice(start, start + width)), start, start + width
             positions = self.arange[None, start : step.end]
-            # One query sees everything, and a fresh prompt is what transformers calls causal: no mask needed.
-            return (None if width == 1 or start == 0 else self._mask(positions)), positions
+            # One query sees everything, and a fresh prompt is what transformers calls causal: no mask needed, unless
+            # a window ends before them.
+            clear = (width == 1 or start == 0) and step.end <= self.nearest
+            return (None if clear else self._mask(positions)), positions
 
         columns = ends[:, None] - width + np.arange(width)
         # Padding, and drafts beyond a row's budget, go to the last slot. No token that counts is ever there:
@@ -146,13 +152,15 @@ class CachedModel:
         step.slots = (self.arange[: len(ends), None], slots)
         return self._mask(positions), positions
 
-    def _mask(self, positions: torch.Tensor) -> torch.Tensor:
-        """Return the additive mask [R, 1, k, end] that lets each query see its own position and before.
+    def _mask(self, positions: torch.Tensor) -> Any:
+        """Return the additive mask [R, 1, k, end] of queries at positions [R, k]; by kind of layer if there are two.
 
         Additive, because eager attention would add a boolean mask as 0 and 1 without a word.
         """
-        seen = self.arange[: self.step.end] <= positions[:, None, :, None]
-        return torch.where(seen, self.visible, self.hidden)
+        slots, masks = self.arange[: self.step.end], {}
+        for kind, window in self.windows.items():
+            masks[kind] = torch.where(visible_slots(slots, positions, window), self.visible, self.hidden)
+        return masks if len(masks) > 1 else masks[kind]
 
 
 @functools.cache

@@ -108,6 +108,11 @@ class Chooser:
         self._seeds = self.seed if isinstance(self.seed, int) else self.array(to_torch(self.seed))
         self.keep(np.arange(len(self.rows)))
 
+    @property
+    def greedy(self) -> np.ndarray:
+        """Which of the running rows have temperature 0, bool [R]."""
+        return to_numpy(self.live_parameters[0]) == 0
+
     def with_sampling(self, sampling: Sampling | None) -> Chooser:
         """Return a chooser with the same seeds and rows, and another way from logits to probabilities."""
         return replace(self, sampling=self.sampling if sampling is None else sampling)

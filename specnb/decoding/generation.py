@@ -3,139 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from specnb.decoding.choosing import Decision
+from specnb.decoding.rounds import Round, rounds_of
+from specnb.decoding.statistics import Logged, Statistics
 from specnb.errors import SpecnbError
 from specnb.rules import Decided, Rule
 
+if TYPE_CHECKING:
+    from specnb.decoding.plan import Plan
+    from specnb.decoding.replay import Replay
+    from specnb.decoding.tables import RoundStrips
 
-class Logged(NamedTuple):
-    """One round as it happened: the decision, tokens emitted [R], rows cut at an end-of-text [R], overlap."""
-
-    decision: Decision
-    counts: np.ndarray
-    ended: np.ndarray
-    overlap: np.ndarray | None
-
-
-@dataclass(eq=False)
-class Statistics:
-    """Counts over a run, per request [B] and per position of the draft [B, gamma].
-
-    No round drafts more than max_new_tokens − 1; gamma stands for that where it is smaller.
-
-    Everything is cut where a request ends: drafts beyond its last token count nowhere.
-
-    drafted: tokens proposed. accepted: drafts that are in the output. emitted: tokens in the output.
-    rounds: verifications of the request. In a round that nothing cuts short, emitted = accepted + 1.
-    reached[b, i]: rounds in which draft i was judged, that is, all drafts before it were accepted.
-    accepted_at[b, i]: rounds in which it was accepted; accepted_at/reached is the acceptance at position i
-    given that the drafts before it were accepted (not the marginal).
-    overlap_at[b, i]: sum over the reached rounds of the exact chance to accept, Σ min(p, q) (rule `match`:
-    Σ p·q; `coupled`: the shared part of a token's two intervals); recorded only with record=True.
-    target_calls, draft_calls: forwards, each for all requests that ran. seconds: wall time of the run.
-    """
-
-    drafted: np.ndarray
-    accepted: np.ndarray
-    emitted: np.ndarray
-    rounds: np.ndarray
-    reached: np.ndarray
-    accepted_at: np.ndarray
-    overlap_at: np.ndarray | None = None
-    target_calls: int = 0
-    draft_calls: int = 0
-    seconds: float = 0.0
-
-    @classmethod
-    def of(cls, log: list[Logged], batch: int, gamma: int, record: bool) -> Statistics:
-        """Return the statistics of a run's rounds."""
-        drafted, accepted, emitted, rounds = (np.zeros(batch, np.int64) for _ in range(4))
-        reached, accepted_at = (np.zeros((batch, gamma), np.int64) for _ in range(2))
-        overlap_at = np.zeros((batch, gamma)) if record else None
-        stats = cls(drafted, accepted, emitted, rounds, reached, accepted_at, overlap_at)
-        for logged in log:
-            stats._add(logged)
-        return stats
-
-    def _add(self, logged: Logged) -> None:
-        decision, counts, ended, overlap = logged
-        rows, limits, kept = decision.rows, decision.limits, np.minimum(decision.accepted, counts)
-        judged = np.minimum(limits, counts)
-        self.drafted[rows] += np.where(ended, judged, limits)
-        self.accepted[rows] += kept
-        self.emitted[rows] += counts
-        self.rounds[rows] += 1
-        columns = np.arange(decision.draft.shape[1])
-        reached = columns < judged[:, None]
-        self.reached[rows, : len(columns)] += reached
-        self.accepted_at[rows, : len(columns)] += columns < kept[:, None]
-        if self.overlap_at is not None and overlap is not None:
-            self.overlap_at[rows, : len(columns)] += np.where(reached, overlap, 0)
-
-    @property
-    def acceptance(self) -> np.ndarray:
-        """Acceptance at each position given that it was reached, float64 [gamma], over all requests; else NaN."""
-        return _ratio(self.accepted_at.sum(0), self.reached.sum(0))
-
-    @property
-    def expected_acceptance(self) -> np.ndarray | None:
-        """What `acceptance` estimates, averaged over the same reached rows: the mean of 1 − TV(p, q)."""
-        return None if self.overlap_at is None else _ratio(self.overlap_at.sum(0), self.reached.sum(0))
-
-    @property
-    def tokens_per_round(self) -> float:
-        """Emitted tokens per verification of a request."""
-        return float(self.emitted.sum() / max(1, self.rounds.sum()))
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Emitted tokens of all requests per second of wall time."""
-        return float(self.emitted.sum() / self.seconds) if self.seconds else 0.0
-
-
-@dataclass(frozen=True)
-class Round:
-    """One verification of one request: what was drafted, how much of it was kept, and what was emitted.
-
-    position: absolute position of the first drafted token. draft: the proposed tokens. accepted: how many the
-    verdict kept, also beyond an end-of-text. tokens: what was emitted.
-    """
-
-    row: int
-    position: int
-    draft: tuple[int, ...]
-    accepted: int
-    tokens: tuple[int, ...]
-
-    @property
-    def kinds(self) -> list[tuple[int, str]]:
-        """Each token with what became of it: accepted, rejected, correction, bonus, or plain without a draft.
-
-        Of the drafts that weren't kept only the judged one is listed; those behind it were never looked at.
-        """
-        shown = [(token, "accepted") for token in self.tokens[: self.accepted]]
-        if self.accepted < len(self.draft) and len(self.tokens) > self.accepted:
-            shown.append((self.draft[self.accepted], "rejected"))
-        last = "plain" if not self.draft else "correction" if self.accepted < len(self.draft) else "bonus"
-        return shown + [(token, last) for token in self.tokens[self.accepted :]]
-
-
-def rounds_of(log: list[Logged]) -> list[Round]:
-    """Return every round of every request, in order."""
-    rounds = []
-    for decision, counts, _, _ in log:
-        columns = (decision.rows, decision.position, decision.draft, decision.limits, decision.accepted)
-        lists = (values.tolist() for values in (*columns, decision.tokens, counts))
-        rounds += [
-            Round(row, start, tuple(draft[:limit]), accepted, tuple(tokens[:count]))
-            for row, start, draft, limit, accepted, tokens, count in zip(*lists, strict=True)
-        ]
-    return rounds
+__all__ = ["Generation", "Logged", "Round", "Statistics", "rounds_of"]
 
 
 @dataclass(eq=False, repr=False)
@@ -144,9 +27,10 @@ class Generation(Decided):
 
     sequences: int64 [B, L], prompts without their padding and what was emitted, padded on the right.
     lengths: int64 [B], tokens of each row that count. prompt_lengths: int64 [B].
-    stats: `Statistics`. rounds: every verification, in order. gamma, decided_by, backend: how it was decoded;
-    `rule` is the label of the rule, `lossless` its claim.
+    stats: `Statistics`. rounds: every verification, in order. gamma (the largest, if it adapts), decided_by, backend:
+    how it was decoded; `rule` is the label of the rule, `lossless` its claim.
     interrupted: True if the run was stopped from the keyboard; it then holds what had been emitted.
+    plan: what the run was made from, and can be made from again. traced: the folder of its trace, if there is one.
     """
 
     sequences: torch.Tensor
@@ -158,6 +42,8 @@ class Generation(Decided):
     backend: str
     interrupted: bool = False
     rounds: list[Round] = field(default_factory=list)
+    plan: Plan | None = None
+    traced: Any = None
 
     def tokens(self, row: int = 0) -> list[int]:
         """Return the ids that a request emitted, without its prompt."""
@@ -184,8 +70,54 @@ class Generation(Decided):
         """
         row = self._row(row)
         prompt = self.sequences[row, : self.prompt_lengths[row]].tolist()
-        rounds = (round_ for round_ in self.rounds if round_.row == row)
-        return [(token, "prompt") for token in prompt] + [pair for round_ in rounds for pair in round_.kinds]
+        return [(token, "prompt") for token in prompt] + [
+            pair for round_ in self.rounds_of(row) for pair in round_.kinds
+        ]
+
+    def rounds_of(self, row: int = 0) -> list[Round]:
+        """Return a request's own rounds, in order."""
+        row = self._row(row)
+        return [round_ for round_ in self.rounds if round_.row == row]
+
+    def gammas(self, row: int = 0) -> list[int]:
+        """Return how many tokens each round of a request drafted: γ, or less where a budget or a drafter ended."""
+        return [len(round_.draft) for round_ in self.rounds_of(row)]
+
+    def to_frame(self, by: str = "round") -> Any:
+        """Return the run as a pandas DataFrame.
+
+        by: "round", a line per verification of each request; "request", the counts of each request; "position", the
+        acceptance at each position of the draft given that the drafts before it were accepted.
+        """
+        from specnb.decoding.tables import to_frame
+
+        return to_frame(self, by)
+
+    def strips(self, row: int = 0, tokenizer: Any = None) -> RoundStrips:
+        """Return a request's rounds as strips of tokens, for notebooks and terminals.
+
+        tokenizer: anything with `decode(ids)`; None shows ids.
+        """
+        from specnb.decoding.tables import round_strips
+
+        return round_strips(self, row, tokenizer)
+
+    def replay(self, round: int | Round = 0) -> Replay:
+        """Return p, q, the random words and the verdict of a round, as they were.
+
+        They come from the run's trace, if it has one; else the run is made again up to that round, with the same
+        models, seed and batch, which gives the same bits.
+
+        round: an index into `rounds`, or one of them.
+
+        Raises
+        ------
+        SpecnbError : no such round; or the run can't be made again, because its processors or criteria keep a state
+            of their own, and there is no trace.
+        """
+        from specnb.decoding.replay import replay
+
+        return replay(self, round)
 
     def _row(self, row: int) -> int:
         """Return a row counted from the front; −1 is the last one."""
@@ -194,6 +126,10 @@ class Generation(Decided):
             raise SpecnbError(f"row is {row!r}; expected 0 … {B - 1}, one of the {B} requests")
         return int(row) % B
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what travels in a pickle: everything but the plan, which holds the models."""
+        return self.__dict__ | {"plan": None}
+
     def __repr__(self) -> str:
         rule = f"{self.rule!r}{'' if self.lossless else ' (lossy)'}"
         return (
@@ -201,7 +137,3 @@ class Generation(Decided):
             f"accepted={int(self.stats.accepted.sum())} of {int(self.stats.drafted.sum())} drafted, "
             f"rule={rule}, backend={self.backend!r}{', interrupted' if self.interrupted else ''})"
         )
-
-
-def _ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
-    return np.divide(numerator, denominator, out=np.full(denominator.shape, np.nan), where=denominator > 0)

@@ -1,14 +1,10 @@
-"""Speculative decoding: draft, verify all drafts in one forward, commit, roll back, repeat.
-
-Invariant: the target's cache holds committed − 1 tokens of each request. The one that it lacks is fed first in
-the next forward, together with the drafts.
-"""
+"""Speculative decoding of transformers models: `generate`."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,17 +12,22 @@ import torch
 from tqdm import tqdm
 
 from specnb import rules
-from specnb.decoding.batch import Batch, read_prompts
-from specnb.decoding.cache import CachedModel
-from specnb.decoding.choosing import OVERLAPS, Chooser, choose_backend
-from specnb.decoding.generation import Generation, Logged, Statistics, rounds_of
+from specnb.decoding.adaptive import AdaptiveGamma
+from specnb.decoding.batch import left_padding, read_prompts
+from specnb.decoding.choosing import OVERLAPS, choose_backend
+from specnb.decoding.ends import stop_string_criteria
+from specnb.decoding.generation import Generation
+from specnb.decoding.grammar import Constraint
+from specnb.decoding.plan import Plan, rule_of
+from specnb.decoding.rounds import rounds_of
+from specnb.decoding.run import Run
 from specnb.decoding.special import pad_id, stop_ids
+from specnb.decoding.statistics import Statistics
 from specnb.decoding.support import check_model
-from specnb.drafters import Drafter, DraftRun, NoDrafts
+from specnb.drafters import Drafter
 from specnb.errors import SpecnbError
 from specnb.rules import Rule
 from specnb.sampling import Sampling
-from specnb.streams import keys
 
 
 def generate(
@@ -36,26 +37,36 @@ def generate(
     *,
     attention_mask: Any = None,
     max_new_tokens: int,
-    gamma: int = 5,
+    gamma: int | AdaptiveGamma = 5,
     sampling: Sampling | None = None,
     rule: str | Rule = "token",
     seed: Any,
     eos_token_id: int | Iterable[int] | str | None = "target",
     backend: str | None = None,
+    num_return_sequences: int = 1,
+    logits_processor: Iterable[Any] | None = None,
+    stopping_criteria: Iterable[Any] | None = None,
+    stop_strings: str | Sequence[str] | None = None,
+    tokenizer: Any = None,
+    streamer: Any = None,
+    cache: Any = None,
+    constraint: Constraint | None = None,
     progress: bool = False,
     record: bool = False,
+    trace: str | Path | None = None,
 ) -> Generation:
     """Decode with a drafter so that the law of the output is the target's own.
 
     Parameters
     ----------
-    target : decoder-only transformers model with full attention (eager or sdpa), in eval mode.
-    drafter : `specnb.drafters.ModelDrafter`, or anything with its protocol; None decodes token by token, as the
+    target : decoder-only transformers model with full or sliding attention (eager or sdpa), in eval mode.
+    drafter : one of `specnb.drafters`, or anything with its protocol; None decodes token by token, as the
         rule "coupled" does.
     input_ids : int [B, L] (or [L]), or a list of B prompts of any length.
     attention_mask : [B, L], 1 for a prompt's tokens, in one piece: padding on the left or right. None: all.
-    max_new_tokens : tokens that each request emits, >= 0; fewer only if an end-of-text comes first.
-    gamma : drafts per round, >= 0; fewer where a request's budget ends.
+    max_new_tokens : tokens that each request emits, >= 0; fewer only if an end comes first.
+    gamma : drafts per round, >= 0; fewer where a request's budget ends. Or `specnb.drafters.AdaptiveGamma`, which
+        chooses it for each request from what became of its own drafts.
     sampling : from logits to p, and to q unless the drafter has its own; None is temperature 1.
     rule : "token", "block" (more accepted tokens, same law), "match", or "coupled": every token is drawn by the word
         of its own position, so that the output equals plain decoding (drafter=None) token for token at any
@@ -65,9 +76,19 @@ def generate(
     eos_token_id : an id or several that end a request; None never stops. "target": what the target's
         generation config, or else its config, says.
     backend : "numpy", "torch" or "triton"; None takes the fastest here. They return the same bits.
+    num_return_sequences : requests made of each prompt, side by side; B below counts them all.
+    logits_processor : transformers' processors, applied to the target's logits before `sampling`; drafts are drawn
+        without them. One that may keep a state is called only with texts that are in the output, in order.
+    stopping_criteria : transformers' criteria, asked after each token that is emitted.
+    stop_strings : texts that end a request as soon as its text has one of them; they need the tokenizer.
+    streamer : anything with transformers' streamer interface, or a list of B of them: each gets its request's tokens.
+    cache : a transformers cache that holds the beginning of every prompt; it is copied, not changed.
+    constraint : what each request has to emit, a `specnb.Grammar`: p and q are over the tokens that it admits.
     progress : show a bar on stderr.
     record : also sum the exact chance to accept at each judged position (`stats.overlap_at`); rules token, match
         and coupled.
+    trace : a new folder to which each round's p and q go as they come, as safetensors with bounded memory; what is
+        there can be read after any interrupt. See `specnb.rescore` and `Generation.replay`.
 
     Returns
     -------
@@ -81,95 +102,77 @@ def generate(
     Source: Leviathan, Kalman, Matias, "Fast Inference from Transformers via Speculative Decoding", ICML 2023.
     """
     begun = time.perf_counter()
-    max_new_tokens, gamma = _count("max_new_tokens", max_new_tokens), _count("gamma", gamma)
-    _check_drafter(drafter)
-    batch = Batch(read_prompts(input_ids, attention_mask), max_new_tokens)
-    check_model("target", target, batch.size)
-    batch.check_ids(target.get_input_embeddings().num_embeddings)
-    rule = _rule_of(rule, drafter)
-    if record and (rule.name not in OVERLAPS or rules.RULES[rule.name] is not rule):
-        raise SpecnbError(f"record=True can't tell the chances of rule {rule.label}; expected {', '.join(OVERLAPS)}")
-    B = len(batch.lengths)
-    seed, _ = keys(seed, 0, B, batch.lengths)
-    sampling = Sampling() if sampling is None else sampling
-    backend = choose_backend(backend, target.device, rule)
-    chooser = Chooser(backend, target.device, seed, sampling, B, batch.rows, rule)
-    gamma = 0 if drafter is None else gamma
-    most = min(gamma, max(max_new_tokens - 1, 0))  # no round drafts more, whatever gamma is
-    stops = stop_ids(target, eos_token_id)
+    max_new_tokens = check_count("max_new_tokens", max_new_tokens)
+    copies = check_count("num_return_sequences", num_return_sequences, least=1)
+    gamma = gamma if isinstance(gamma, AdaptiveGamma) else check_count("gamma", gamma)
+    check_drafter(drafter)
+    prompts = [prompt for prompt in read_prompts(input_ids, attention_mask) for _ in range(copies)]
+    check_model("target", target, max((len(prompt) for prompt in prompts), default=0) + max_new_tokens)
+    rule = rule_of(rule, drafter)
+    plan = Plan(
+        target, drafter, prompts, max_new_tokens,
+        gamma=0 if drafter is None else gamma,
+        sampling=Sampling() if sampling is None else sampling,
+        rule=rule,
+        seed=seed,
+        backend=choose_backend(backend, target.device, rule),
+        stops=stop_ids(target, eos_token_id),
+        processors=list(logits_processor or ()),
+        criteria=[*(stopping_criteria or ()), *stop_string_criteria(stop_strings, tokenizer)],
+        streamers=streamer,
+        cache=cache,
+        constraint=constraint,
+        cache_padding=left_padding(attention_mask, len(prompts)),
+        record=record,
+        trace=trace,
+    )  # fmt: skip
+    device = input_ids.device if torch.is_tensor(input_ids) else torch.device("cpu")
+    return decode(plan, device=device, progress=progress, begun=begun)
 
+
+def decode(plan: Plan, *, device: torch.device, progress: bool = False, begun: float | None = None) -> Generation:
+    """Carry a plan out and return what came of it, its tensors on a device."""
+    begun = time.perf_counter() if begun is None else begun
+    if plan.record and (plan.rule.name not in OVERLAPS or rules.RULES[plan.rule.name] is not plan.rule):
+        known = ", ".join(OVERLAPS)
+        raise SpecnbError(f"record=True can't tell the chances of rule {plan.rule.label}; expected {known}")
     interrupted = False
-    with torch.inference_mode(), tqdm(total=B * max_new_tokens, unit="token", disable=not progress) as bar:
-        cached = CachedModel(target, len(batch.rows), batch.size)
-        draft = drafter.start(batch, chooser, most) if drafter is not None and gamma else NoDrafts(chooser)
-        run = Run(batch, cached, draft, chooser, most, stops, record)
+    with torch.inference_mode():
+        run = plan.start()
         try:
-            while batch.rows.size:
-                bar.update(_round(run))
+            _run_through(run, progress)
         except KeyboardInterrupt:
             interrupted = True
+        finally:
+            run.end()
+    return _generation(plan, run, device, interrupted, begun)
 
-    stats = Statistics.of(run.log, B, most, record)
-    stats.target_calls, stats.draft_calls = cached.calls, draft.calls
-    device = input_ids.device if torch.is_tensor(input_ids) else torch.device("cpu")
-    sequences, lengths, prompt_lengths = (t.to(device) for t in batch.padded(pad_id(target)))
+
+def _run_through(run: Run, progress: bool) -> None:
+    """Make all rounds."""
+    with tqdm(total=int(run.batch.remaining.sum()), unit="token", disable=not progress) as bar:
+        while run.batch.rows.size:
+            bar.update(run.round())
+
+
+def _generation(plan: Plan, run: Run, device: torch.device, interrupted: bool, begun: float) -> Generation:
+    stats = Statistics.of(run.log, len(plan.prompts), run.most, plan.record)
+    stats.target_calls, stats.draft_calls = run.target.calls, run.draft.calls
+    stats.target_seconds, stats.draft_seconds = run.target_seconds, run.draft_seconds
+    stats.close_calls = run.close_calls
+    stats.committed = run.batch.lengths.copy()
+    sequences, lengths, prompt_lengths = (t.to(device) for t in run.batch.padded(pad_id(plan.target)))
+    gamma = plan.gamma.largest if isinstance(plan.gamma, AdaptiveGamma) else plan.gamma
     rounds = rounds_of(run.log)
     stats.seconds = time.perf_counter() - begun
-    return Generation(sequences, lengths, prompt_lengths, stats, gamma, rule, chooser.backend, interrupted, rounds)
+    return Generation(
+        sequences, lengths, prompt_lengths, stats, gamma, plan.rule, run.chooser.backend, interrupted, rounds, plan,
+        None if plan.trace is None else Path(plan.trace),
+    )  # fmt: skip
 
 
-@dataclass
-class Run:
-    """What a run consists of, and the log of its rounds."""
-
-    batch: Batch
-    target: CachedModel
-    draft: DraftRun
-    chooser: Chooser
-    gamma: int
-    stops: np.ndarray
-    record: bool
-    log: list[Logged] = field(default_factory=list)
-
-
-def _round(run: Run) -> int:
-    """Draft, verify, commit and roll back once for every request that runs; return how much was emitted."""
-    batch, target, chooser = run.batch, run.target, run.chooser
-    start = batch.live_lengths
-    proposal = run.draft.propose(batch, np.minimum(run.gamma, batch.remaining - 1))
-    drafted = proposal.tokens.shape[1]
-
-    known = torch.from_numpy(batch.since(target.seen)).to(target.device)
-    fed = torch.cat([known, chooser.tensor(proposal.tokens)], 1)
-    p = chooser.probabilities(target.logits(fed, start + drafted, keep=drafted + 1))
-    decision = chooser.verify(proposal, p, start)
-    decision.check()
-
-    counts, ended = _until_stop(decision.tokens, decision.accepted + 1, run.stops)
-    overlap = chooser.overlap(proposal, p) if run.record else None
-    run.log.append(Logged(decision, counts, ended, overlap))
-    batch.commit(decision.tokens, counts)
-
-    cached = batch.live_lengths - 1
-    target.rollback(cached)
-    run.draft.rollback(cached)
-    on = np.flatnonzero(~ended & (batch.remaining > 0))
-    if len(on) < len(batch.rows):
-        for part in (batch, target, run.draft, chooser):
-            part.keep(on)
-    return int(counts.sum())
-
-
-def _until_stop(tokens: np.ndarray, counts: np.ndarray, stops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Cut each row's counts[r] tokens behind its first stop; return the counts and which rows ended there."""
-    if not stops.size:
-        return counts, np.zeros(len(counts), bool)
-    stop = (tokens[:, :, None] == stops).any(2) & (np.arange(tokens.shape[1]) < counts[:, None])
-    ended = stop.any(1)
-    return np.where(ended, stop.argmax(1) + 1, counts), ended
-
-
-def _check_drafter(drafter: Any) -> None:
+def check_drafter(drafter: Any) -> None:
+    """Raise `SpecnbError` unless it is a drafter or None."""
     if drafter is None or (callable(getattr(drafter, "start", None)) and not isinstance(drafter, type)):
         return
     what = f"the class {drafter.__name__}" if isinstance(drafter, type) else type(drafter).__name__
@@ -177,15 +180,8 @@ def _check_drafter(drafter: Any) -> None:
     raise SpecnbError(f"drafter is {what}; expected one of specnb.drafters, {hint}")
 
 
-def _rule_of(rule: str | Rule, drafter: Drafter | None) -> Rule:
-    """Return the rule that judges the drafts; without a drafter each token is the target's own draw."""
-    rule = rules.get(rule)
-    if drafter is None and not rule.lossless:
-        raise SpecnbError(f"rule {rule.label} is lossy and judges drafts, but drafter is None; expected a drafter")
-    return rules.get("coupled") if drafter is None else rule
-
-
-def _count(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 0:
-        raise SpecnbError(f"{name} is {value!r}; expected an integer >= 0")
+def check_count(name: str, value: Any, least: int = 0) -> int:
+    """Return an integer argument, or raise `SpecnbError`."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise SpecnbError(f"{name} is {value!r}; expected an integer >= {least}")
     return int(value)

@@ -8,6 +8,7 @@ from transformers import PreTrainedModel
 
 from specnb.decoding.cache import cache_name, forward_names
 from specnb.decoding.selfcheck import self_check
+from specnb.decoding.windows import FULL, SLIDING, layer_kinds
 from specnb.errors import SpecnbError
 
 ATTENTION = ("eager", "sdpa")
@@ -18,7 +19,7 @@ LENGTH_DEPENDENT = ("dynamic", "longrope")
 
 
 def check_model(role: str, model: Any, tokens: int) -> None:
-    """Raise `SpecnbError` unless the model is a decoder-only transformers model with full attention.
+    """Raise `SpecnbError` unless the model is a decoder-only transformers model with attention.
 
     Parameters
     ----------
@@ -52,19 +53,17 @@ def _architecture(model: Any) -> str:
 
 def _layers(config: Any, tokens: int) -> str:
     """Say what is wrong with the kinds of layers; a window that the run never fills is full attention."""
-    kinds, window = getattr(config, "layer_types", None), getattr(config, "sliding_window", None)
-    older = getattr(config, "attention_layers", None) or getattr(config, "attention_types", None)
-    if "'local'" in repr(older):  # GPT-Neo's words; its types are nested lists
-        kinds, window = ["sliding_attention"], getattr(config, "window_size", None)
-    if kinds is None:
-        kinds = ["full_attention" if window is None else "sliding_attention"]
-    if other := sorted(set(kinds) - {"full_attention", "sliding_attention"}):
-        return f"it has layers of kind {', '.join(other)}; expected full attention, which can roll back, in each"
-    if "sliding_attention" in kinds and (window is None or window < tokens):
-        return (
-            f"it has sliding-window layers (window {window}) and this run may reach {tokens} tokens; expected full "
-            "attention: keep prompt and max_new_tokens within the window, or use another model"
-        )
+    kinds, window = layer_kinds(config), getattr(config, "sliding_window", None)
+    if kinds == ["local"]:
+        window = getattr(config, "window_size", None)
+        return "" if window is not None and window >= tokens else (
+            f"its windows ({window}) are inside its layers, not in the mask, and this run may reach {tokens} tokens; "
+            "expected windows in the mask: keep prompt and max_new_tokens within the window, or use another model"
+        )  # fmt: skip
+    if other := sorted(set(kinds) - {FULL, SLIDING}):
+        return f"it has layers of kind {', '.join(other)}; expected full or sliding attention, which can roll back"
+    if SLIDING in kinds and not (isinstance(window, int) and window > 0):
+        return f"it has sliding-window layers and its window is {window!r}; expected an integer > 0"
     return ""
 
 
