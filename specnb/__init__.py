@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "verify": "verification",
+    "verify_logits": "verification",
     "Verdict": "verdict",
     "Status": "verdict",
     "CONTRACT": "verdict",
@@ -23,9 +24,17 @@ _HOMES = {
     "law": "laws",
     "generate": "decoding.loop",
     "Generation": "decoding.generation",
+    "Grammar": "decoding.grammar",
+    "custom_generate": "decoding.doorway",
+    "rescore": "decoding.rescoring",
+    "paged": "decoding.paged_run",
     "load_pair": "pair",
+    "sweep": "sweeping",
 }
-_MODULES = ("drafters", "laws", "mistakes", "plots", "proofs", "roofline", "rules", "samplers", "theory")
+_MODULES = (
+    "drafters", "lab", "laws", "measure", "mistakes",
+    "plots", "proofs", "roofline", "rules", "samplers", "theory",
+)
 
 __all__ = ["__version__", *_HOMES, *_MODULES]  # pyright: ignore[reportUnsupportedDunderAll]  (one list, not two)
 

@@ -13,6 +13,7 @@ import pytest
 
 import specnb
 from specnb import bench, cli, demo
+from specnb.measure.reports import STAGES
 
 
 @pytest.mark.parametrize(("choice", "no_color", "expected"), [("always", "1", True), ("never", "", False)])
@@ -158,6 +159,17 @@ def test_bench_writes_what_it_prints(capsys, tmp_path):
     shown = capsys.readouterr().out.splitlines()
     assert len(shown) == len(rows) + 1
     assert all(row["method"] in line for row, line in zip(rows, shown[1:], strict=True))
+
+
+def test_bench_speed_leads_from_the_formula_to_the_clock(capsys, tmp_path):
+    path = tmp_path / "speed.csv"
+    command = ["bench", "speed", "--batch", "1", "2", "--tokens", "6", "--repeats", "1", "--gamma", "2"]
+    assert cli.main([*command, "--csv", str(path)]) == 0
+    said = capsys.readouterr().out
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert len(lines) == 1 + 2 * len(STAGES)
+    assert lines[0].startswith("batch,with,speedup,low,high,factor,gamma")
+    assert said.count("achieved") == 2
 
 
 def test_bench_verify_compares_with_transformers(capsys):

@@ -170,6 +170,8 @@ def test_wheel_works_outside_the_checkout(wheel, tmp_path):
     code = """
 import numpy, torch, specnb, specnb_kernels
 from specnb.pair import data_path
+from specnb.roofline import Chip, ModelShape
+assert Chip.named("H100 SXM").ridge() > 0 and ModelShape.named("Llama-3.1-8B").parameters > 8e9
 target, draft, tokenizer = specnb.load_pair()
 row = torch.softmax(target(**tokenizer("To be", return_tensors="pt")).logits[0, -2:], -1).detach()
 verdicts = [specnb.verify([5], q, p, seed=1) for q, p in [(row[:1], row), (row[:1].numpy(), row.numpy())]]

@@ -100,7 +100,7 @@ def test_the_two_commands_are_one_line_each():
     demo, test = (command.strip() for command in COMMANDS)
     assert "\n" not in demo + test
     assert demo.endswith("specnb demo")
-    assert test.endswith("pytest tests --nbval notebooks")
+    assert test.endswith("pytest tests --nbval notebooks -n 2 --dist loadfile")
 
 
 def test_ci_runs_the_test_command():
