@@ -44,6 +44,8 @@ def like(value: Any, reference: Any, name: str = "array") -> Any:
     if not is_torch(reference):
         return to_numpy(value) if is_torch(value) else _numbers(name, value)
     if is_torch(value):
+        if value.layout is not sys.modules["torch"].strided:
+            raise SpecnbError(f"{name} is a tensor of layout {value.layout}; expected a dense one: use .to_dense()")
         if value.ndim and value.device != reference.device:
             raise SpecnbError(
                 f"arrays lie on {reference.device} and {value.device}; expected one device: move them with .to()"
@@ -54,12 +56,16 @@ def like(value: Any, reference: Any, name: str = "array") -> Any:
 
 def _numbers(name: str, value: Any) -> np.ndarray:
     """Return a list or a scalar as an array of numbers; NumPy keeps Python's floats float64."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise SpecnbError(f"{name} is a masked array, and a mask means nothing here; expected .filled(0), say")
     try:
         array = np.asarray(value)
     except (ValueError, TypeError, OverflowError) as error:
         raise SpecnbError(f"{name} is no array: {error}; expected rows of equal length") from None
     if array.dtype.kind not in "biuf" and dtype_name(array) != "bfloat16":
         raise SpecnbError(f"{name} is {describe(array)}; expected an array of numbers")
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
     if array.dtype == np.uint64:
         if array.size and array.max() > np.uint64(2**63 - 1):
             raise SpecnbError(f"{name} holds {array.max()}; expected integers below 2^63")

@@ -6,14 +6,17 @@ nobody can move, a paper or a PDF. All numbers are those of `specnb.theory` and 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from specnb import theory
+from specnb.arrays import is_torch, to_numpy
 from specnb.errors import SpecnbError
 from specnb.roofline import Speculation
+from specnb.theory.inputs import cost, positive_cost, probability
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,7 +33,8 @@ class Setting:
 
     alpha: one acceptance in [0, 1], or a sequence of them by position, as measured; γ then ends with it.
     gamma: drafts per step. c, v: costs by hand, in plain target steps; v may be a sequence, of γ = 1, 2, … drafts.
-    on: a chip with two models, whose predictions at `batch` take the place of c and v.
+    on: a chip with two models, whose predictions at `batch` take the place of c and v. batch: requests, at least 1.
+    Numbers are kept as floats and sequences as tuples, whatever they came as; what is none raises `SpecnbError`.
 
     >>> Setting(alpha=0.8, gamma=4, c=0.05).speedup()
     2.8013333333333335
@@ -44,15 +48,25 @@ class Setting:
     batch: int = 1
 
     def __post_init__(self) -> None:
-        if isinstance(self.gamma, bool) or not isinstance(self.gamma, (int, np.integer)):
-            raise SpecnbError(f"gamma is {self.gamma!r}; expected an integer")
+        for name, read in (("alpha", probability), ("c", cost), ("v", positive_cost)):
+            object.__setattr__(self, name, _numbers(name, getattr(self, name), read, sequence=name != "c"))
+        if self.on is not None and (not isinstance(self.on, Speculation) or np.ndim(self.on.context)):
+            raise SpecnbError(f"on is a {type(self.on).__name__}; expected a roofline.Speculation with one context")
+        for name in ("batch", "gamma"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+                raise SpecnbError(f"{name} is {value!r}; expected an integer")
+        if self.batch < 1:
+            raise SpecnbError(f"batch is {self.batch}; expected at least 1 request")
         if not 0 <= self.gamma <= self.most:
             raise SpecnbError(f"gamma is {self.gamma!r}; expected 0 to {self.most}, for which α and v are known")
-        self.speedup()  # or raise what is wrong with the others
+        self.speedup()  # or raise what is wrong with the chip's models
 
     @classmethod
     def of(cls, found: Measurement) -> Setting:
         """Return the setting that was measured: α by position, c, and v by γ, linearly between those timed."""
+        if not hasattr(found, "acceptance"):
+            raise SpecnbError(f"a {type(found).__name__} was given; expected a Measurement by specnb.measure.speed")
         gammas = np.arange(1, found.gamma + 1)
         known = {0: 1.0} | {gamma: found.costs.v(found.batch, gamma) for gamma in found.costs.gammas}
         v = np.interp(gammas, list(known), list(known.values()))
@@ -87,13 +101,26 @@ class Setting:
     def speedup(self, gamma: int | None = None) -> float:
         """Return the speedup over plain decoding at the same batch, for the setting's γ or another one."""
         gamma = self.gamma if gamma is None else gamma
-        alpha = self.alpha if np.ndim(self.alpha) == 0 else list(self.alpha)[:gamma]
-        return float(theory.speedup(alpha, gamma if np.ndim(alpha) == 0 else None, *self.costs(gamma)))
+        return float(self._speedup(gamma, *self.costs(gamma)))
+
+    def best_by_batch(self, batches: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the best γ shown and its speedup at each of these batches, of a setting on a chip."""
+        if self.on is None:
+            raise SpecnbError("c and v are by hand, for one batch; expected a setting on a chip")
+        at, drafting = np.asarray(batches), self.on.draft_cost(np.asarray(batches))
+        gammas = self.gammas.tolist()
+        speedups = [self._speedup(gamma, drafting, self.on.verification_cost(at, gamma)) for gamma in gammas]
+        return np.argmax(speedups, 0), np.max(speedups, 0)
 
     @property
     def best(self) -> int:
         """The γ shown with the largest speedup; 0 if no draft pays."""
         return int(np.argmax([self.speedup(gamma) for gamma in self.gammas.tolist()]))
+
+    def _speedup(self, gamma: int, c: Any, v: Any) -> Any:
+        if np.ndim(self.alpha) == 0:
+            return theory.speedup(self.alpha, gamma, c, v)
+        return theory.speedup(list(self.alpha)[:gamma], None, c, v)
 
     def summary(self) -> str:
         """Return the numbers at the setting's γ and at the best one, in a line."""
@@ -109,7 +136,7 @@ def still(setting: Setting | None = None) -> Figure:
     """Return the lab's picture for a setting: speedup and tokens per step by γ and, on a chip, the roofline."""
     from specnb import lab_plots
 
-    return lab_plots.page(setting or Setting())
+    return lab_plots.page(_setting(setting))
 
 
 def sliders(setting: Setting | None = None) -> Any:
@@ -120,7 +147,7 @@ def sliders(setting: Setting | None = None) -> Any:
 
     Raises
     ------
-    SpecnbError : ipywidgets isn't installed.
+    SpecnbError : ipywidgets isn't installed, or this is no setting.
 
     >>> from specnb.roofline import Chip, ModelShape
     >>> pair = Speculation(Chip.named("H100 SXM"), *map(ModelShape.named, ("Llama-3.1-8B", "Llama-3.2-1B")))
@@ -133,4 +160,22 @@ def sliders(setting: Setting | None = None) -> Any:
         from specnb.lab_sliders import Sliders
     except ImportError as error:
         raise SpecnbError(f"{error.name} isn't installed: pip install 'specnb[notebooks]'") from None
-    return Sliders(setting or Setting())
+    return Sliders(_setting(setting))
+
+
+def _setting(setting: Any) -> Setting:
+    if setting is not None and not isinstance(setting, Setting):
+        raise SpecnbError(f"setting is {setting!r}; expected a lab.Setting, such as Setting(alpha=0.8, gamma=4)")
+    return setting or Setting()
+
+
+def _numbers(name: str, value: Any, read: Callable[[str, Any], Any], sequence: bool) -> Any:
+    """Return a number as a float, a sequence of them as a tuple; whatever array or exact number it came as."""
+    expected = "one number or a sequence of them, not empty" if sequence else "one number"
+    try:
+        numbers = np.asarray(read(name, to_numpy(value) if is_torch(value) else value), float)
+    except TypeError:  # a symbol
+        raise SpecnbError(f"{name} is {value!r}; expected {expected}") from None
+    if numbers.ndim > sequence or not numbers.size:
+        raise SpecnbError(f"{name} is {value!r}; expected {expected}")
+    return tuple(numbers.tolist()) if numbers.ndim else float(numbers)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import matplotlib.pyplot as plt
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -46,7 +45,8 @@ def _speedups(axes: Axes, setting: Setting) -> None:
     axes.plot(setting.gamma, setting.speedup(), "D", color=VERMILION, mec=BLACK, ms=8, label=f"γ = {setting.gamma}")
     axes.axhline(1, color=BLACK, lw=1, ls=":", label="plain decoding")
     _by_gamma(axes, f"speedup at batch {setting.batch}", max(1.2, *values))
-    axes.set_title(f"Speedup {setting.speedup():.2f}; at the best γ {values[best]:.2f}", loc="left")
+    others = "" if setting.gamma == best else f"; γ = {best}: {values[best]:.2f}"
+    axes.set_title(f"γ = {setting.gamma}: speedup {setting.speedup():.2f}{others}, the best", loc="left")
     axes.legend(loc="lower right")
 
 
@@ -71,13 +71,12 @@ def _roof(axes: Axes, setting: Setting) -> None:
     gammas = sorted({0, setting.gamma})
     data = roofline_plots.roof_data(on.chip, on.target, gammas, [setting.batch], on.context)
     roofline_plots.roof_on(axes, on.chip, data)
-    axes.set_title(f"v = {setting.costs()[1]:.2f}: where the target's forwards lie", loc="left")
+    side = "below" if data["intensity"].max() < on.chip.ridge() else "beyond"
+    axes.set_title(f"v = {setting.costs()[1]:.2f}: a verification lies {side} the ridge", loc="left")
 
 
 def _batches(axes: Axes, setting: Setting) -> None:
-    on: Any = setting.on
-    alpha = setting.alpha if np.ndim(setting.alpha) == 0 else float(np.mean(setting.alpha))
-    gammas, speedups = on.best_gamma(alpha, np.array(BATCHES), setting.most)
+    gammas, speedups = setting.best_by_batch(BATCHES)
     axes.plot(BATCHES, speedups, "-", color=BLUE)
     circle = {"boxstyle": "circle,pad=0.2", "fc": "white", "ec": BLUE}
     for gamma, batch, speedup in zip(gammas, BATCHES, speedups, strict=True):
@@ -87,4 +86,5 @@ def _batches(axes: Axes, setting: Setting) -> None:
     axes.set_xscale("log", base=2)
     axes.set_xticks(BATCHES[::2], [str(batch) for batch in BATCHES[::2]])
     axes.set(xlabel="batch (requests decoded together)", ylabel="predicted speedup", ylim=(0, 1.1 * speedups.max()))
-    axes.set_title("Circles: the best γ, batch by batch", loc="left")
+    ends = f"{gammas[0]} at batch {BATCHES[0]}, {gammas[-1]} at {BATCHES[-1]}"
+    axes.set_title(f"The best γ (in circles): {ends}", loc="left")

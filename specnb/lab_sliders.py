@@ -43,6 +43,9 @@ class Sliders(widgets.VBox):
         """Read the controls, and show their setting's line and picture."""
         value = {name: control.value for name, control in self.controls.items()}
         by_hand, given = value["costs"] == BY_HAND, self._given
+        if by_hand and value["batch"] != given.batch:
+            self.controls["batch"].value = given.batch  # what c and v by hand are of; this redraws
+            return
         for name in ("c", "v"):
             self.controls[name].disabled = not by_hand or bool(np.ndim(getattr(given, name)))
         for name in ("target", "draft", "batch", "context"):

@@ -44,9 +44,9 @@ def sweep(
 
     Parameters
     ----------
-    function : called as function(**item). It returns a scalar, for the column `value`, or a dict, whose keys become
-        columns. On other processes or machines it has to be importable there, and specnb too; bind what is
-        the same for all items by `functools.partial`.
+    function : called as function(**item). It returns a scalar, for the column `value`, or a dict of scalars, whose
+        keys, strings, become columns. On other processes or machines it has to be importable there, and specnb too;
+        bind what is the same for all items by `functools.partial`.
     grid : a dict from names to lists (every combination, the last name fastest), or a list of dicts.
     executor : a thread or process pool, `client.get_executor()` of a dask cluster (which runs the items of a worker
         that died again), or any other `concurrent.futures.Executor`; it is used and not shut down. None: here, one
@@ -116,13 +116,30 @@ def read_grid(grid: Any) -> list[Item]:
 def call(function: Callable[..., Any], item: Item) -> Item:
     """Return the result of one item as a dict of columns; a parameter that comes back unchanged is no result."""
     result = function(**item)
-    if isinstance(result, (list, tuple, set)) or getattr(result, "ndim", 0):
-        raise SpecnbError(f"the function returned a {type(result).__name__}; expected a scalar, or a dict of scalars")
-    columns = result if isinstance(result, Mapping) else {VALUE: result}
-    columns = {name: _plain(value) for name, value in columns.items() if name not in item or value != item[name]}
+    columns: Mapping[Any, Any] = result if isinstance(result, Mapping) else {VALUE: result}
+    if wrong := [name for name in columns if not isinstance(name, str)]:
+        raise SpecnbError(f"the function returned a dict with the key {wrong[0]!r}; expected strings, the columns")
+    columns = {name: value for name, value in columns.items() if name not in item or not _same(value, item[name])}
     if taken := sorted({*columns} & {*item, ERROR}):
         raise SpecnbError(f"the function returned another {taken[0]!r} than it was given; rename that result")
-    return columns
+    for name, value in columns.items():
+        if isinstance(value, (list, tuple, set, frozenset, Mapping)) or getattr(value, "ndim", 0):
+            where = f" as {name!r}" if isinstance(result, Mapping) else ""
+            kind = type(value).__name__
+            raise SpecnbError(f"the function returned a {kind}{where}; expected a scalar, or a dict of scalars")
+    return {name: _plain(value) for name, value in columns.items()}
+
+
+def _same(value: Any, given: Any) -> bool:
+    """Tell whether a parameter came back as it was: the object itself, or one equal to it in every entry."""
+    if value is given:
+        return True
+    try:
+        equal = (value == given) | ((value != value) & (given != given))  # a NaN is the same as a NaN
+        alike = getattr(value, "shape", ()) == getattr(given, "shape", ())
+        return alike and bool(equal.all() if hasattr(equal, "all") else equal)
+    except Exception:  # arrays of other shapes, or whatever else can't be compared
+        return False
 
 
 def _plain(value: Any) -> Any:
@@ -150,10 +167,18 @@ def _elsewhere(function: Callable[..., Any], items: list[Item], executor: Execut
             except Exception as error:  # a pool that broke while the grid was handed over
                 yield index, error
         for future in as_completed(futures):
-            yield futures[future], CancelledError() if future.cancelled() else future.exception() or future.result()
+            yield futures[future], _outcome(future)
     finally:
         for future in futures:
             future.cancel()
+
+
+def _outcome(future: Future[Item]) -> Any:
+    """Return what a finished future has: its columns, or its exception, which may well be false as a truth value."""
+    if future.cancelled():
+        return CancelledError()
+    error = future.exception()
+    return future.result() if error is None else error
 
 
 def _table(items: list[Item], outcomes: dict[int, Any]) -> pd.DataFrame:

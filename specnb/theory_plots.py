@@ -39,6 +39,7 @@ def curves(
     labels: tuple[str, str],
     level: tuple[float, str] | None = None,
     best: bool = False,
+    shared: bool = False,
 ) -> Figure:
     """Draw `value` against x, a line for each value of `by`, in one panel per table that share the first's legend.
 
@@ -47,16 +48,19 @@ def curves(
     panels : tables as `table` returns them, by the label of their y axis.
     x, by : columns. labels: the label of the x axis, and what a line is called: "α = {}".
     level : a horizontal line and its name. best: ring the largest value of each line.
+    shared : the panels have one scale, so that their heights compare.
 
     Raises `SpecnbError` for a table without these columns.
     """
     for data in panels.values():
         if missing := {x, by, "value"} - set(data):
             raise SpecnbError(f"the data has no column {', '.join(sorted(missing))}; it has {', '.join(data)}")
-    figure, axes = plt.subplots(1, len(panels), figsize=(7, 3.6), dpi=110, layout="constrained", squeeze=False)
+    look: Any = {"figsize": (7, 3.6), "dpi": 110, "layout": "constrained", "squeeze": False}
+    figure, axes = plt.subplots(1, len(panels), sharey=shared, **look)
     for each, (ylabel, data) in zip(axes[0], panels.items(), strict=True):
         _lines(each, data, x, by, labels[1], best)
         each.set(xlabel=labels[0], ylabel=ylabel)
+        each.tick_params(labelleft=True)
         each.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=data[x].dtype.kind == "i"))
         if level:
             each.axhline(level[0], color=BLACK, lw=1, ls=":", label=level[1])

@@ -38,6 +38,12 @@ def missing_gpu() -> str:
     return "" if torch.cuda.is_available() else "no CUDA device"
 
 
+@pytest.fixture(scope="session")
+def chromium() -> str | None:
+    """Return the path of the browser, for tests marked `browser`."""
+    return next(filter(None, map(shutil.which, BROWSERS)), None)
+
+
 def missing_browser() -> str:
     """Say why there is no browser, or nothing."""
     if not any(map(shutil.which, BROWSERS)):

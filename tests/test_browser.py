@@ -18,7 +18,6 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from conftest import BROWSERS
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -105,14 +104,13 @@ def serve(folder: Path, theme: str) -> tuple[subprocess.Popen[bytes], str, str]:
 
 
 @pytest.fixture(scope="module", params=THEMES, ids=lambda theme: theme.split()[1].lower())
-def lab(request, playwright, tmp_path_factory):
+def lab(request, playwright, chromium, tmp_path_factory):
     """Yield a function that opens a notebook, and the folder for screenshots."""
     folder = tmp_path_factory.mktemp(request.param.split()[1].lower())
     server, address, token = serve(folder, request.param)
-    executable = next(filter(None, map(shutil.which, BROWSERS)))
     try:
         browser = playwright.chromium.launch_persistent_context(
-            folder / "profile", executable_path=executable, args=["--no-sandbox"], headless=True,
+            folder / "profile", executable_path=chromium, args=["--no-sandbox"], headless=True,
             viewport={"width": WIDTH, "height": 1000},
         )  # fmt: skip
         browser.set_default_timeout(PATIENCE)

@@ -129,6 +129,24 @@ def test_ties_at_a_threshold_stay_together():
     assert torch.equal(backend.probabilities(rows.to(DEVICE), *how).cpu(), torch.from_numpy(kept))
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("filters", [{"top_k": 3}, {"top_k": 2, "top_p": 0.9}, {"top_p": 0.9}], ids=str)
+def test_thresholds_down_to_minus_infinity(dtype, filters):
+    """A key that is known but for its last digits may lie below that of −inf; no threshold is a NaN for it."""
+    low = -6e4 if dtype == torch.float16 else -2e30  # in float32 the key of such a logit begins with 0
+    rows = torch.tensor([[0, 1, -torch.inf], [-torch.inf, 5, -torch.inf], [low, low / 2, -torch.inf]], dtype=dtype)
+    z = rows[:, None].expand(3, 2, 3)
+    sampling = specnb.Sampling(temperature=[1.0, 0.0, 1e4 if dtype == torch.float16 else 1e30], **filters)
+    found, expected = (specnb.probabilities(z, sampling, backend=name) for name in ("triton", "numpy"))
+    assert torch.equal(found, expected)
+    ours, theirs = (
+        specnb.verify_logits([[1]] * 3, z[:, :1], z, sampling=sampling, seed=0, backend=name)
+        for name in ("triton", "numpy")
+    )
+    assert torch.equal(ours.tokens, theirs.tokens)
+    assert not ours.status.any()
+
+
 def test_views_with_steps_and_huge_strides():
     b = batch(10, 2, 2, 1030)
     z = torch.zeros(2, 3, 2060)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 from dataclasses import replace
+from fractions import Fraction
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+import torch
 
 from specnb import lab, lab_plots, measure, theory
 from specnb.errors import SpecnbError
@@ -115,11 +117,62 @@ def test_the_still_picture_is_the_widget_s(setting):
     assert len(figure.axes) == (4 if setting.on else 2)
     titles = [axes.get_title(loc="left") for axes in figure.axes[:2]]
     assert titles == [
-        f"Speedup {setting.speedup():.2f}; at the best γ {setting.speedup(setting.best):.2f}",
+        f"γ = {setting.gamma}: speedup {setting.speedup():.2f}"
+        + ("" if setting.best == setting.gamma else f"; γ = {setting.best}: {setting.speedup(setting.best):.2f}")
+        + ", the best",
         f"{setting.tokens():.2f} tokens per step, of at most {setting.gamma + 1}",
     ]
     assert all(axes.get_xlabel() and axes.get_ylabel() for axes in figure.axes)
     assert figure.axes[0].get_ylabel() == f"speedup at batch {setting.batch}"
+
+
+def test_the_panel_by_batch_agrees_with_the_one_by_gamma_for_an_alpha_by_position():
+    setting = Setting(alpha=(0.9, 0.5, 0.1, 0.1), gamma=2, on=PAIR, batch=64)
+    by_batch = lab.still(setting).axes[3].lines[0].get_ydata()
+    assert by_batch[lab_plots.BATCHES.index(64)] == pytest.approx(setting.speedup(setting.best))
+    assert setting.best == 2
+    for at, batch in enumerate(lab_plots.BATCHES):
+        there = replace(setting, batch=batch)
+        assert by_batch[at] == pytest.approx(max(there.speedup(gamma) for gamma in range(5)))
+
+
+def test_titles_answer():
+    titles = [axes.get_title(loc="left") for axes in lab.still(replace(ON_CHIP, batch=256)).axes]
+    assert titles[0] == "γ = 4: speedup 1.17; γ = 2: 1.28, the best"
+    assert titles[2:] == [
+        "v = 1.96: a verification lies beyond the ridge", "The best γ (in circles): 4 at batch 1, 2 at 512"
+    ]
+    assert "below the ridge" in lab.still(replace(ON_CHIP, batch=1)).axes[2].get_title(loc="left")
+
+
+def test_by_hand_the_slider_shows_the_batch_that_the_line_names():
+    widget = lab.sliders(ON_CHIP)
+    widget.controls["batch"].value = 256
+    widget.controls["costs"].value = "c and v by hand"
+    assert widget.controls["batch"].value == widget.setting.batch == 64
+    assert "at batch 64" in widget.line.value
+    assert widget.picture.value == png(widget.setting)
+
+
+@pytest.mark.parametrize("alpha", [Fraction(4, 5), np.float32(0.8), torch.tensor(0.8, requires_grad=True)])
+def test_any_number_is_a_float(alpha):
+    setting = Setting(alpha=alpha)
+    assert isinstance(setting.alpha, float)
+    assert setting.alpha == pytest.approx(0.8)
+    assert lab.sliders(setting).picture.value == png(setting)
+
+
+@pytest.mark.parametrize("alpha", [[Fraction(4, 5), Fraction(1, 2)], np.array([0.8, 0.5]), torch.tensor([0.8, 0.5])])
+def test_any_sequence_is_a_tuple(alpha):
+    setting = Setting(alpha=alpha, gamma=2)
+    assert setting.alpha == pytest.approx((0.8, 0.5))
+    assert lab.sliders(setting).setting == setting
+
+
+@pytest.mark.parametrize("open_lab", [lab.still, lab.sliders, Setting.of])
+def test_the_lab_is_of_a_setting(open_lab):
+    with pytest.raises(SpecnbError, match="expected a"):
+        open_lab(3)
 
 
 def test_the_roofline_s_points_follow_the_batch():
@@ -148,6 +201,14 @@ def test_a_notebook_stores_the_picture_and_a_line_without_its_bytes():
         ({"alpha": 1.5}, "alpha is 1.5; expected a probability"),
         ({"c": -1}, "c is -1; expected a finite cost"),
         ({"on": PAIR, "batch": 0}, "batch is 0"),
+        ({"batch": -3}, "batch is -3; expected at least 1"),
+        ({"batch": "a"}, "batch is 'a'; expected an integer"),
+        ({"c": (0.1, 0.2)}, r"c is \(0.1, 0.2\); expected one number"),
+        ({"alpha": np.ones((2, 2))}, "expected one number or a sequence"),
+        ({"alpha": ()}, r"alpha is \(\); expected one number or a sequence of them, not empty"),
+        ({"alpha": theory.alpha}, "alpha is alpha; expected one number"),
+        ({"on": PAIR.chip}, "on is a Chip; expected a roofline.Speculation"),
+        ({"on": replace(PAIR, context=np.array([1, 2]))}, "with one context"),
     ],
 )
 def test_refusals_say_what_came_and_what_is_expected(changes, sentence):

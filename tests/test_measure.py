@@ -6,6 +6,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from tiny_models import ScriptedDrafter, tiny
 
 from specnb import generate, measure, measure_plots, plots, rules, theory
@@ -15,6 +16,7 @@ from specnb.errors import SpecnbError
 from specnb.measure import Acceptance, Measurement, speeds, timing
 from specnb.measure.reports import STAGES
 from specnb.pair import data_path
+from specnb.sampling import Sampling
 
 PROMPTS = [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
 ROUNDING = 1e-5
@@ -72,6 +74,10 @@ def models(clock, draft_seed=0):
 def speed(target, drafter, **changes):
     options = {"max_new_tokens": 20, "gamma": 4, "repeats": 2, "forwards": 2, "progress": False} | changes
     return measure.speed(target, drafter, PROMPTS, **options)
+
+
+def costs(target, drafter, **changes):
+    return measure.costs(target, drafter, **({"context": 64, "progress": False} | changes))
 
 
 OPTIONS = {"gamma": 3, "max_new_tokens": 25, "seed": 5}
@@ -134,8 +140,8 @@ class TestAcceptance:
 class TestCosts:
     def test_c_and_v_are_ratios_to_a_bare_forward(self, clock):
         target, draft = models(clock)
-        found = measure.costs(
-            target, ModelDrafter(draft), gammas=[4, 1], batches=[1, 3], repeats=3, forwards=2, progress=False
+        found = costs(
+            target, ModelDrafter(draft), gammas=[4, 1], batches=[1, 3], repeats=3, forwards=2
         )
         assert found.c(3) == pytest.approx(DRAFT)
         assert [found.v(1, gamma) for gamma in (1, 4)] == pytest.approx([1 + WIDER, 1 + 4 * WIDER])
@@ -157,20 +163,22 @@ class TestCosts:
         assert found.seconds("verification", 2, 2).tolist() == [1.5]
 
     def test_a_drafter_without_a_model_has_no_c(self, clock):
-        found = measure.costs(models(clock)[0], None, gammas=[2], repeats=1, forwards=1, progress=False)
+        found = costs(models(clock)[0], None, gammas=[2], repeats=1, forwards=1)
         assert np.isnan(found.c())
         assert found.v(gamma=2) == pytest.approx(1 + 2 * WIDER)
 
     def test_complete_repeats_survive_an_interruption(self, clock):
         target, draft = models(clock)
         clock.stop_at = 2 * 3 + 2 * 3 + 2  # three prompts with a first forward each, two ticks of three, and then
-        found = measure.costs(target, draft, gammas=[4], repeats=9, forwards=1, progress=False)
+        found = costs(target, draft, gammas=[4], repeats=9, forwards=1)
         assert found.interrupted
         assert len(found.plain) == 2
         assert found.c() == pytest.approx(DRAFT)
 
     def test_nothing_measured_is_nan(self, clock):
-        found = measure.costs(models(clock)[0], None, repeats=0, progress=False)
+        clock.stop_at = 1
+        found = costs(models(clock)[0], None)
+        assert found.interrupted
         assert np.isnan([found.c(), found.v()]).all()
         assert found.to_frame()["value"].isna().all()
 
@@ -195,6 +203,9 @@ class TestSpeed:
         table = found.explained()
         assert table["with"].tolist() == list(STAGES)
         assert table["speedup"].iloc[-1] == found.achieved
+        multiplied = table["speedup"].iloc[0] * table["factor"].iloc[1:].cumprod()
+        assert multiplied.tolist() == pytest.approx(table["speedup"].iloc[1:].tolist())
+        assert found.error == pytest.approx(found.predicted / found.achieved - 1)
         # Only the last rounds, which draft less, are left: 4 tokens of 60.
         assert table["factor"].iloc[-1] == pytest.approx(1, abs=4 / 60)
         assert found.predicted == pytest.approx(found.achieved, rel=0.15)
@@ -327,19 +338,69 @@ class TestSpeed:
 @pytest.mark.parametrize(
     ("ask", "sentence"),
     [
-        (lambda: speed(tiny(), None), "drafter is None and gamma is 4; expected a drafter"),
-        (lambda: speed(tiny(), ModelDrafter(tiny()), gamma=0), "gamma is 0"),
+        (lambda: speed(tiny(), None), "drafter is None; expected one of"),
+        (lambda: speed(tiny(), ModelDrafter(tiny()), gamma=0), "^gamma is 0; expected an integer >= 1$"),
         (lambda: speed(tiny(), ModelDrafter(tiny()), max_new_tokens=4), "max_new_tokens is 4; expected more"),
-        (lambda: speed(tiny(), ModelDrafter(tiny()), batch=0), "batches is .*; expected integers of at least 1"),
+        (lambda: speed(tiny(), ModelDrafter(tiny()), batch=0), "batch is 0; expected an integer >= 1"),
         (lambda: measure.speed(tiny(), ModelDrafter(tiny()), []), "input_ids hold no prompt"),
-        (lambda: measure.costs(tiny(), None, gammas=[]), r"gammas is \[\]"),
-        (lambda: measure.costs(tiny(), None, context=0), r"context is \[0\]"),
-        (lambda: measure.costs(tiny(), None, repeats=1, progress=False).v(2), "batch 2 wasn't timed"),
+        (lambda: costs(tiny(), None, gammas=[]), r"gammas is \[\]"),
+        (lambda: costs(tiny(), None, context=0), "context is 0; expected an integer >= 1"),
+        (lambda: costs(tiny(), None, context=100_000), "knows 128 positions .* 100009; lower context or gammas"),
+        (lambda: costs(tiny(), tiny(), context=128, gammas=[1]), "knows 128 positions"),
+        (lambda: costs(tiny(), "x"), "drafter is str; expected one of specnb.drafters"),
+        (lambda: costs("x", None), "target is str; expected a transformers model"),
+        (lambda: costs(tiny(), None, gammas=5), "gammas is 5; expected a list"),
+        (lambda: costs(tiny(), None, batches=[1, True]), r"batches\[1\] is True; expected an integer"),
+        (lambda: costs(tiny(), None, repeats=0), "repeats is 0; expected an integer >= 1"),
+        (lambda: Acceptance(*np.ones((2, 1, 2), int), None, np.ones(1), np.ones(1)).interval(2), "level is 2"),
+        (lambda: costs(tiny(), None, repeats=1).v(2), "batch 2 wasn't timed"),
     ],
 )
 def test_refusals_say_what_came_and_what_is_expected(ask, sentence):
     with pytest.raises(SpecnbError, match=sentence):
         ask()
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"gammas": 5}, "gammas is 5; expected a list of integers"),
+        ({"gammas": [1, 2.5]}, r"gammas\[1\] is 2.5"),
+        ({"gammas": [500]}, "knows 128 positions"),
+        ({"repeats": 1.5}, "repeats is 1.5; expected an integer >= 1"),
+        ({"repeats": -1}, "repeats is -1; expected an integer >= 1"),
+        ({"forwards": 0}, "forwards is 0; expected an integer >= 1"),
+        ({"seed": [0, 1, 2]}, r"seed is \[0, 1, 2\]; expected an integer >= 0"),
+        ({"seed": 2**63 - 1}, "expected room for 6 more below"),
+        ({"batch": True}, "batch is True; expected an integer"),
+        ({"gamma": "2"}, "gamma is '2'; expected an integer"),
+        ({"max_new_tokens": None}, "max_new_tokens is None; expected an integer"),
+        ({"sampling": Sampling(temperature=[1.0, 0.5])}, r"float64 \[2\] for 3 rows"),
+        ({"drafter": ModelDrafter(tiny(), Sampling(top_k=[1, 2, 3]))}, "the drafter's sampling has a top_k for each"),
+        ({"drafter": tiny()}, "wrap it: specnb.drafters.ModelDrafter"),
+    ],
+)
+def test_speed_refuses_before_it_decodes(monkeypatch, changes, sentence):
+    monkeypatch.setattr("specnb.measure.accepting.generate", lambda *_, **__: pytest.fail("it decoded"))
+    with pytest.raises(SpecnbError, match=sentence):
+        speed(tiny(), **({"drafter": ModelDrafter(tiny())} | changes))
+
+
+@pytest.mark.parametrize("values", [[0.7, 1.0, 2.0], torch.tensor([0.7, 1.0, 2.0])])
+def test_a_sampling_by_prompt_goes_with_its_prompt(monkeypatch, values):
+    seen, decode = [], speeds.decode
+
+    def watched(target, drafter, prompts, **options):
+        temperatures = np.broadcast_to(np.asarray(options["sampling"].temperature), len(prompts))
+        seen.extend(zip([prompt.tolist() for prompt in prompts], temperatures.tolist(), strict=True))
+        return decode(target, drafter, prompts, **options)
+
+    monkeypatch.setattr(speeds, "decode", watched)
+    for batch in (1, 2):
+        speed(tiny(), ModelDrafter(tiny(seed=1)), batch=batch, sampling=Sampling(temperature=values), forwards=1)
+    of = {1: 0.7, 4: 1.0, 7: 2.0}
+    assert {prompt[0] for prompt, _ in seen} == set(of)
+    assert [temperature for _, temperature in seen] == pytest.approx([of[prompt[0]] for prompt, _ in seen])
 
 
 def test_the_stored_prediction_is_within_15_percent_of_what_was_achieved():
@@ -349,7 +410,7 @@ def test_the_stored_prediction_is_within_15_percent_of_what_was_achieved():
 
 
 def test_progress_is_shown_unless_it_is_not_wanted(capsys):
-    measure.costs(tiny(), None, gammas=[1], repeats=1, forwards=1)
+    costs(tiny(), None, gammas=[1], repeats=1, forwards=1, progress=True)
     assert "repeat" in capsys.readouterr().err
-    measure.costs(tiny(), None, gammas=[1], repeats=1, forwards=1, progress=False)
+    costs(tiny(), None, gammas=[1], repeats=1, forwards=1)
     assert capsys.readouterr().err == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import os
 import signal
@@ -155,10 +156,56 @@ def test_a_pool_that_breaks_leaves_what_was_finished():
     (lambda x: np.zeros(2), {"x": [1]}, "the function returned a ndarray; expected"),
     (lambda x: {"x": 2}, {"x": [1]}, "returned another 'x' than it was given"),
     (lambda x: {"error": 2}, {"x": [1]}, "returned another 'error'"),
+    (lambda x: {1: x}, {"x": [1]}, "a dict with the key 1; expected strings"),
+    (lambda x: {"y": [x]}, {"x": [1]}, "the function returned a list as 'y'; expected a scalar"),
+    (lambda x: {"y": np.zeros(2)}, {"x": [1]}, "the function returned a ndarray as 'y'"),
+    (lambda x: {"y": {"z": 1}}, {"x": [1]}, "the function returned a dict as 'y'"),
+    (lambda x: {"x": np.zeros(2)}, {"x": [np.zeros(3)]}, "returned another 'x' than it was given"),
+    (lambda x: {"x": 0.0}, {"x": [np.zeros(2)]}, "returned another 'x' than it was given"),
+    (lambda x: {"x": np.array([0.0, 1.0])}, {"x": [np.zeros(2)]}, "returned another 'x' than it was given"),
 ])  # fmt: skip
 def test_what_cannot_be_swept_says_why(function, grid, message):
     with pytest.raises(SpecnbError, match=message):
         quiet(function, grid)
+
+
+def test_a_key_that_is_no_string_fails_its_item_alone():
+    with pytest.warns(UserWarning, match="1 of 2 items failed"):
+        frame = quiet(lambda a: {1: a} if a == 2 else {"b": a}, {"a": [1, 2]})
+    assert frame.b[0] == 1
+    assert "the key 1" in frame.error[1]
+
+
+@pytest.mark.parametrize("values", [[np.array([1, np.nan])], [float("nan"), 1.0], [None], [[1, 2]]])
+@pytest.mark.parametrize("copied", [copy.copy, lambda value: value])
+def test_a_parameter_of_any_kind_may_come_back(values, copied):
+    frame = quiet(lambda a: {"a": copied(a), "r": 1}, {"a": values})
+    assert list(frame.columns) == ["a", "r"]
+    assert frame.r.tolist() == [1] * len(values)
+
+
+def test_a_nan_that_was_made_anew_is_the_parameter_too():
+    assert quiet(lambda a: {"a": np.float64("nan"), "r": 1}, {"a": [float("nan")]}).r.tolist() == [1]
+
+
+class Falsy(Exception):
+    """An error that is false as a truth value."""
+
+    def __bool__(self):
+        return False
+
+
+def test_an_error_that_is_false_is_still_an_error():
+    def fails_at_two(x):
+        if x == 2:
+            raise Falsy("no")
+        return x
+
+    for pool in (None, ThreadPoolExecutor(1)):
+        with pytest.warns(UserWarning, match="1 of 2 items failed"):
+            frame = quiet(fails_at_two, {"x": [1, 2]}, pool)
+        assert frame.error[1] == "Falsy: no"
+    pool.shutdown()
 
 
 def test_an_executor_is_asked_for_by_what_it_can():

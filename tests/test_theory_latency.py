@@ -100,5 +100,9 @@ def test_curves_carry_labels_rings_and_markers():
     assert first.get_marker() != second.get_marker()
     assert ring.get_xdata() == [theory.optimal_gamma(0.5, 0.1)]
     assert set(plain.get_ydata()) == {1}
+    low = {"speedup": data, "lower": data.assign(value=data["value"] / 3)}
+    for shared in (False, True):
+        limits = [axes.get_ylim() for axes in theory_plots.curves(low, **options, shared=shared).axes]
+        assert (limits[0] == limits[1]) is shared
     with pytest.raises(SpecnbError, match="no column alpha; it has gamma, value"):
         theory_plots.curves({"speedup": data.drop(columns="alpha")}, **options)

@@ -216,6 +216,8 @@ def test_residual_is_the_law_of_the_final_token():
         ({"draft": None}, "draft is object"),
         ({"draft": [[1], [1, 2], [3]]}, "draft is no array"),
         ({"q": np.zeros((3, 3, 0), np.float32)}, "expected a vocabulary of 1"),
+        ({"p": np.ma.masked_array(np.ones((3, 4, 11)), True)}, "p is a masked array"),
+        ({"p": torch.ones(3, 4, 11).to_sparse()}, "p is a tensor of layout torch.sparse_coo; expected a dense one"),
         ({"backend": ""}, "backend '' is unknown"),
         ({"backend": "cuda"}, "backend 'cuda' is unknown; expected one of numpy, torch, triton"),
         ({"validate": "maybe"}, "expected 'flag' or 'raise'"),
@@ -238,6 +240,7 @@ def test_any_numpy_array_goes_with_tensors():
     frozen.flags.writeable = False
     tensor = torch.from_numpy(p).requires_grad_()
     assert specnb.verify(swapped, flipped, tensor, seed=frozen).tokens.tolist() == expected
+    assert specnb.verify(swapped, q.astype(">f8"), p.astype(">f8"), seed=frozen).tokens.tolist() == expected
     assert specnb.verify(draft, q, p, seed=frozen, lengths=3).tokens.tolist() == expected
 
 

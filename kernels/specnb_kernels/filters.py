@@ -12,6 +12,7 @@ from specnb_kernels.sums import is_last_split
 DIGIT = tl.constexpr(4)  # bits found per launch
 BUCKETS = tl.constexpr(16)
 VECTOR = tl.constexpr(8)  # elements of a tile in one thread of four warps
+KEY_OF_MINUS_INFINITY = tl.constexpr(0x007FFFFF)
 STATE = tl.constexpr(2)  # int64 values that a launch leaves for the next: the key so far, the mass still to find
 
 
@@ -24,7 +25,8 @@ def _key(z):
 
 @triton.jit
 def _value(key):
-    """Return the float32 of a key."""
+    """Return the float32 of a key; −inf for what lies below its key, such as that key without its last digits."""
+    key = tl.maximum(key, KEY_OF_MINUS_INFINITY)
     bits = key.to(tl.int32, bitcast=True)
     return (bits ^ ((~bits >> 31) | -(1 << 31))).to(tl.float32, bitcast=True)
 

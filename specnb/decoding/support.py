@@ -33,7 +33,7 @@ def check_model(role: str, model: Any, tokens: int) -> None:
         reason = (
             _architecture(model)
             or _layers(text, tokens)
-            or _positions(text, tokens)
+            or beyond_positions(text, tokens)
             or _use(model, text)
             or self_check(model)
         )
@@ -67,8 +67,8 @@ def _layers(config: Any, tokens: int) -> str:
     return ""
 
 
-def _positions(config: Any, tokens: int) -> str:
-    """Say whether the run may leave the positions that the model knows, or change those it has used."""
+def beyond_positions(config: Any, tokens: int, remedy: str = "lower max_new_tokens") -> str:
+    """Say whether the run may leave the positions that the model knows, or change those it has used; "" if not."""
     longest = getattr(config, "max_position_embeddings", None)
     if longest is None:
         return ""
@@ -84,7 +84,7 @@ def _positions(config: Any, tokens: int) -> str:
             )
         # Some configs count the extension in max_position_embeddings and some don't: the larger one holds.
         known = max(known, int(original * (rope.get("factor") or 1)))
-    return f"it knows {known} positions and this run may reach {tokens}; lower max_new_tokens" if known < tokens else ""
+    return f"it knows {known} positions and this run may reach {tokens}; {remedy}" if known < tokens else ""
 
 
 def _ropes(config: Any) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from scipy import stats
 
 from specnb import rules
 from specnb.decoding.choosing import OVERLAPS
-from specnb.decoding.loop import generate
+from specnb.decoding.loop import check_count, check_drafter, generate
 from specnb.errors import SpecnbError
 from specnb.rules import Rule
 from specnb.sampling import Sampling
@@ -76,8 +76,10 @@ class Acceptance:
         """Return the ends of Wilson's score intervals of `alpha` (by SciPy), float64 [gamma] each.
 
         Judged rows differ in their chance to accept, which makes counts vary less than binomial ones: for the mean
-        of those chances the intervals are, if anything, too wide.
+        of those chances the intervals are, if anything, too wide. Raises `SpecnbError` unless 0 < level < 1.
         """
+        if isinstance(level, bool) or not isinstance(level, (int, float, np.number)) or not 0 < level < 1:
+            raise SpecnbError(f"level is {level!r}; expected a probability between 0 and 1, such as 0.95")
         counts = zip(self.accepted.sum(0).tolist(), self.judged.sum(0).tolist(), strict=True)
         ends = [
             stats.binomtest(k, n).proportion_ci(level, method="wilson") if n else (np.nan, np.nan) for k, n in counts
@@ -172,10 +174,7 @@ def acceptance(
     >>> found.judged.shape, bool((found.accepted <= found.judged).all())
     ((2, 3), True)
     """
-    if drafter is None or gamma < 1:
-        raise SpecnbError(f"drafter is {drafter!r} and gamma is {gamma!r}; expected a drafter and at least one draft")
-    if max_new_tokens <= gamma:
-        raise SpecnbError(f"max_new_tokens is {max_new_tokens}; expected more than gamma, {gamma}")
+    gamma, max_new_tokens = check_drafting(drafter, gamma, max_new_tokens)
     rule = rules.get(rule)
     run = generate(
         target, drafter, input_ids, attention_mask=attention_mask, max_new_tokens=max_new_tokens, gamma=gamma,
@@ -183,6 +182,18 @@ def acceptance(
         record=rule.name in OVERLAPS and rules.RULES[rule.name] is rule,
     )  # fmt: skip
     return Acceptance.of(run)
+
+
+def check_drafting(drafter: Any, gamma: Any, max_new_tokens: Any) -> tuple[int, int]:
+    """Return gamma and max_new_tokens, or raise unless there is a drafter and at least one round of gamma drafts."""
+    check_drafter(drafter)
+    if drafter is None:
+        raise SpecnbError("drafter is None; expected one of specnb.drafters, whose drafts are accepted or not")
+    gamma = check_count("gamma", gamma, least=1)
+    max_new_tokens = check_count("max_new_tokens", max_new_tokens)
+    if max_new_tokens <= gamma:
+        raise SpecnbError(f"max_new_tokens is {max_new_tokens}; expected more than gamma, {gamma}")
+    return gamma, max_new_tokens
 
 
 def _ratio(numerator: Any, denominator: Any) -> np.ndarray:

@@ -88,8 +88,8 @@ class Measurement:
 
     @property
     def error(self) -> float:
-        """How far the prediction is off: the median over repeats of predicted over achieved, less 1."""
-        return middle(self.stages[:, PREDICTED] / self.stages[:, ACHIEVED]) - 1
+        """How far the prediction is off: predicted over achieved, less 1."""
+        return self.predicted / self.achieved - 1
 
     @property
     def stages(self) -> np.ndarray:
@@ -101,16 +101,15 @@ class Measurement:
     def explained(self) -> pd.DataFrame:
         """Return one row per stage from the textbook's speedup to the achieved one: with, speedup, low, high, factor.
 
-        factor: the median over repeats of this stage over the one before it. That of the last row is what
-        none of the causes explains.
+        factor: this row's speedup over that of the row before it, so that the factors multiply up to the last speedup.
+        That of the last row is what none of the causes explains.
         """
         import pandas as pd
 
-        S = self.stages
-        values = [spread(column) for column in S.T]
+        values = [spread(column) for column in self.stages.T]
         frame = pd.DataFrame([(name, *each) for name, each in zip(STAGES, values, strict=True)])
         frame.columns = ["with", "speedup", "low", "high"]
-        return frame.assign(factor=[float("nan"), *(middle(ratio) for ratio in (S[:, 1:] / S[:, :-1]).T)])
+        return frame.assign(factor=frame["speedup"] / frame["speedup"].shift())
 
     def to_frame(self) -> pd.DataFrame:
         """Return all numbers as tidy data: quantity, batch, gamma, position, value, low, high.

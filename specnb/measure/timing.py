@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from tqdm import tqdm
-from transformers import DynamicCache
+from transformers import DynamicCache, PreTrainedModel
 
 from specnb.decoding.cache import cache_name
+from specnb.decoding.loop import check_count, check_drafter
+from specnb.decoding.support import beyond_positions
 from specnb.drafters import ModelDrafter
 from specnb.errors import SpecnbError
 
@@ -124,10 +126,12 @@ class Timer:
     def __init__(
         self, target: Any, draft: Any, gammas: Iterable[int], batches: Iterable[int], context: int, forwards: int
     ) -> None:
-        self.gammas, self.batches = (_counts(name, x) for name, x in (("gammas", gammas), ("batches", batches)))
-        for name, value in (("context", context), ("forwards", forwards)):
-            _counts(name, [value])
-        self.context, self.forwards = context, forwards
+        self.gammas, self.batches = check_counts("gammas", gammas), check_counts("batches", batches)
+        self.context = check_count("context", context, least=1)
+        self.forwards = check_count("forwards", forwards, least=1)
+        _check_bare("target", target, self.context + 1 + self.gammas[-1])
+        if draft is not None:
+            _check_bare("draft", draft, self.context + 1)
         widths = [1, *(gamma + 1 for gamma in self.gammas)]
         self.cases = [(target, batch, width) for batch in self.batches for width in widths]
         self.cases += [(draft, batch, 1) for batch in self.batches if draft is not None]
@@ -175,13 +179,13 @@ def costs(
     drafter : a `specnb.drafters.ModelDrafter` or a model. Of any other drafter, or None, there is no forward to time
         and c is NaN; `speed` times its proposals in decoding.
     gammas, batches : what v is timed for, integers of at least 1.
-    context : cached tokens per request, at least 1.
-    repeats, forwards : each repeat times every forward so many times in a row, and keeps the median.
+    context : cached tokens per request, at least 1, and no more than the models' positions leave.
+    repeats, forwards : at least 1; each repeat times every forward so many times in a row, and keeps the median.
     progress : show a bar on stderr. After Ctrl-C, the complete repeats come back.
 
     Raises
     ------
-    SpecnbError : a count is out of range.
+    SpecnbError : a count is out of range, or target or drafter is none.
 
     Examples
     --------
@@ -191,6 +195,9 @@ def costs(
     >>> 0 < found.c() < found.v(gamma=4)
     True
     """
+    repeats = check_count("repeats", repeats, least=1)
+    if not isinstance(drafter, torch.nn.Module):
+        check_drafter(drafter)
     timer = Timer(target, model_of(drafter), gammas, batches, context, forwards)
     interrupted = False
     try:
@@ -209,11 +216,20 @@ def model_of(drafter: Any) -> Any:
     return drafter if isinstance(drafter, torch.nn.Module) else None
 
 
-def _counts(name: str, values: Iterable[int]) -> tuple[int, ...]:
-    found = tuple(sorted(set(values)))
-    if not found or any(isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1 for n in found):
-        raise SpecnbError(f"{name} is {values!r}; expected integers of at least 1")
-    return found
+def check_counts(name: str, values: Any, least: int = 1) -> tuple[int, ...]:
+    """Return integers of at least 1, sorted and each once, or raise `SpecnbError`; least: how many there must be."""
+    listed = list(values) if isinstance(values, Iterable) and not isinstance(values, str) else None
+    if listed is None or len(listed) < least:
+        raise SpecnbError(f"{name} is {values!r}; expected a list of integers of at least 1, such as [1, 4]")
+    return tuple(sorted({check_count(f"{name}[{at}]", value, least=1) for at, value in enumerate(listed)}))
+
+
+def _check_bare(role: str, model: Any, tokens: int) -> None:
+    """Raise unless it is a transformers model that knows so many positions."""
+    if not isinstance(model, PreTrainedModel):
+        raise SpecnbError(f"{role} is {type(model).__name__}; expected a transformers model")
+    if reason := beyond_positions(model.config.get_text_config(decoder=True), tokens, "lower context or gammas"):
+        raise SpecnbError(f"{role} {type(model).__name__} can't be timed here: {reason}")
 
 
 def _place(name: str, timed: tuple[int, ...], value: int) -> int:
