@@ -303,6 +303,14 @@ def test_a_cache_that_is_ignored_or_wrong_is_noticed():
         specnb.generate(target, None, ids.repeat(2, 1), cache=other, **options)
     with pytest.raises(SpecnbError, match="the cache holds 4 tokens of row 0, whose prompt has 2"):
         specnb.generate(target, None, ids[:, :2], cache=other, **options)
+    wide = copy.deepcopy(other)
+    for layer in wide.layers:
+        layer.keys, layer.values = layer.keys.repeat(1, 2, 1, 1), layer.values.repeat(1, 2, 1, 1)
+    with pytest.raises(SpecnbError, match=r"the cache has \d heads of keys; expected the target's \d"):
+        specnb.generate(target, None, ids, cache=wide, **options)
+    del other.layers[-1]
+    with pytest.raises(SpecnbError, match="the cache has 1 layers; expected the target's 2"):
+        specnb.generate(target, None, ids, cache=other, **options)
     window = tiny("window")
     with pytest.raises(SpecnbError, match="begins at position 5 of row 0, but the next token looks back to 4"):
         specnb.generate(

@@ -173,6 +173,8 @@ def test_a_prefilled_cache_is_used_and_left_alone(kind):
 
 @pytest.mark.parametrize(("message", "options"), {
     "num_beams is 2; expected 1": {"num_beams": 2},
+    "penalty_alpha or dola_layers came": {"penalty_alpha": 0.6, "top_k": 4},
+    "penalty_alpha or dola_layers came; expected neither": {"dola_layers": "low"},
     "assistant_model or prompt_lookup_num_tokens came": {"prompt_lookup_num_tokens": 2},
     "assistant_model or prompt_lookup_num_tokens came with": {"assistant_model": tiny(seed=1)},
     "output_scores came; expected none": {"output_scores": True, "return_dict_in_generate": True},

@@ -64,9 +64,14 @@ def custom_generate(
     seed : as in `specnb.generate`; None takes one from PyTorch's generator where do_sample is on, so that
         `torch.manual_seed` fixes it.
 
+    Notes
+    -----
+    transformers passes no tokenizer on, so stop strings come as a `StopStringCriteria` in stopping_criteria. A cache
+    that the caller passes is read and stays as it was, and the returned dict has none.
+
     Raises
     ------
-    SpecnbError : when `generate` is called: with beams, a second model, scores to be returned, or arguments for the
+    SpecnbError : when `generate` is called: with beams, another decoding method, a second model, scores to be returned, or arguments for the
         model that decoding doesn't know.
 
     Examples
@@ -159,6 +164,8 @@ def _check(config: Any, synced_gpus: bool, assistant: Any, model_kwargs: dict[st
             "assistant_model or prompt_lookup_num_tokens came with custom_generate; expected the drafter in "
             "specnb.custom_generate(drafter) alone"
         )
+    if config.penalty_alpha or config.dola_layers:
+        raise SpecnbError("penalty_alpha or dola_layers came; expected neither: they are decoding methods of their own")
     if synced_gpus:
         raise SpecnbError("synced_gpus is on; expected a model on one device")
     if config.return_dict_in_generate and (asked := [name for name in UNSUPPORTED if getattr(config, name, None)]):

@@ -78,7 +78,8 @@ def generate(
     backend : "numpy", "torch" or "triton"; None takes the fastest here. They return the same bits.
     num_return_sequences : requests made of each prompt, side by side; B below counts them all.
     logits_processor : transformers' processors, applied to the target's logits before `sampling`; drafts are drawn
-        without them. One that may keep a state is called only with texts that are in the output, in order.
+        without them. One that may keep a state is called only with texts that are in the output, in order, and each
+        request has a copy of its own; a function's closure can't be copied, so requests would share its state.
     stopping_criteria : transformers' criteria, asked after each token that is emitted.
     stop_strings : texts that end a request as soon as its text has one of them; they need the tokenizer.
     streamer : anything with transformers' streamer interface, or a list of B of them: each gets its request's tokens.

@@ -23,13 +23,14 @@ def take_over(cache: Any, run: CachedModel, prompt_lengths: np.ndarray, padding:
 
     Raises
     ------
-    SpecnbError : another kind of cache, another number of rows, more tokens than prompts have, or a window that
+    SpecnbError : another kind of cache, one of another model, another number of rows, more tokens than prompts have, or a window that
         has already dropped what the next token needs.
     """
     held = int(cache.get_seq_length())
     if held == 0:
         return
     R, tokens = len(prompt_lengths), held - padding
+    _check_model(cache, run.model.config.get_text_config(decoder=True))
     for layer in cache.layers:
         _check_layer(layer, R, held)
     if (tokens > prompt_lengths).any():
@@ -42,6 +43,17 @@ def take_over(cache: Any, run: CachedModel, prompt_lengths: np.ndarray, padding:
     layers: Any = [_copied(layer, run, held, padding, seen) for layer in cache.layers]
     run.cache.layers = layers
     run.seen = seen
+
+
+def _check_model(cache: Any, config: Any) -> None:
+    """Raise `SpecnbError` if a cache has other layers or heads than the model; a config may not say how many."""
+    layers, heads = getattr(config, "num_hidden_layers", None), getattr(config, "num_key_value_heads", None)
+    own = None if layers is None else layers - (getattr(config, "num_kv_shared_layers", None) or 0)
+    if own is not None and len(cache.layers) != own:
+        raise SpecnbError(f"the cache has {len(cache.layers)} layers; expected the target's {own}")
+    states = getattr(cache.layers[0], "keys", None)
+    if isinstance(heads, int) and torch.is_tensor(states) and states.ndim == 4 and states.shape[1] != heads:
+        raise SpecnbError(f"the cache has {states.shape[1]} heads of keys; expected the target's {heads}")
 
 
 def _check_layer(layer: Any, rows: int, held: int) -> None:
