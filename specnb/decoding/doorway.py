@@ -71,8 +71,8 @@ def custom_generate(
 
     Raises
     ------
-    SpecnbError : when `generate` is called: with beams, another decoding method, a second model, scores to be returned, or arguments for the
-        model that decoding doesn't know.
+    SpecnbError : when `generate` is called: with beams, another decoding method, a second model, scores to be
+        returned, or arguments for the model that decoding doesn't know.
 
     Examples
     --------

@@ -23,8 +23,8 @@ def take_over(cache: Any, run: CachedModel, prompt_lengths: np.ndarray, padding:
 
     Raises
     ------
-    SpecnbError : another kind of cache, one of another model, another number of rows, more tokens than prompts have, or a window that
-        has already dropped what the next token needs.
+    SpecnbError : another kind of cache, one of another model, another number of rows, more tokens than
+        prompts have, or a window that has already dropped what the next token needs.
     """
     held = int(cache.get_seq_length())
     if held == 0:

@@ -99,10 +99,10 @@ def rescore(
     if not kept:
         raise SpecnbError(f"the trace at {str(path)!r} has no round; expected one of a run that emitted something")
     accepted, half = _ratio_over_requests(list(kept.values()), level)
-    interval = np.clip([accepted - half, accepted + half], 0, most).tolist()  # Student's knows no limits
+    low, high = np.clip([accepted - half, accepted + half], 0, most).tolist()  # Student's knows no limits
     acceptance = np.divide(survived[1:], reached, out=np.full(most, np.nan), where=reached > 0)
     return Rescored(
-        _estimand(rule, most, about), accepted, *interval, level, float(np.mean(observed)), acceptance, len(kept),
+        _estimand(rule, most, about), accepted, low, high, level, float(np.mean(observed)), acceptance, len(kept),
         len(observed), rule, most,
     )  # fmt: skip
 
