@@ -101,8 +101,6 @@ class Chooser:
             raise SpecnbError(f"sampling is {self.sampling!r}; expected specnb.Sampling(...) or None")
         self.module = backends.load(self.backend, self.device.type)
         self.decide = backends.decider(self.module, self.rule)
-        # Kernels for probabilities come later than those for verdicts; the torch backend has the same bits.
-        self.maths = self.module if hasattr(self.module, "probabilities") else backends.load("torch")
         reference = np.zeros(0) if self.backend == "numpy" else torch.zeros(0, device=self.device)
         self.parameters = self.sampling.parameters(self.batch, 1, reference)
         self._seeds = self.seed if isinstance(self.seed, int) else self.array(to_torch(self.seed))
@@ -143,7 +141,7 @@ class Chooser:
             repeat = np.repeat if self.backend == "numpy" else torch.repeat_interleave
             parameters = [repeat(values, k) for values in parameters]
         flat = self.array(logits).reshape(R * k, V)
-        return self.maths.probabilities(flat, *parameters).reshape(R, k, V)
+        return self.module.probabilities(flat, *parameters).reshape(R, k, V)
 
     def draw(self, probs: Any, position: np.ndarray, index: int) -> Any:
         """Draw draft `index` of a step that starts at `position` [R] from probs [R, V]."""
