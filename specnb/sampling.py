@@ -55,9 +55,9 @@ class Sampling:
         return [_per_row(value, off, batch, positions, reference) for value, off in defaults]
 
     def arguments(self, backend: str, parameters: Any) -> tuple[Any, ...]:
-        """Return parameters for a backend, for triton None where a filter is off for all: then nothing is launched."""
+        """Return parameters for a backend, but for torch None where a filter is off for all: then nothing is done."""
         values = self.temperature, self.top_k, self.top_p, self.min_p
-        spared = (i and backend == "triton" and value is None for i, value in enumerate(values))
+        spared = (i and backend != "torch" and value is None for i, value in enumerate(values))
         return tuple(convert(backend, *(None if off else x for off, x in zip(spared, parameters, strict=True))))
 
 

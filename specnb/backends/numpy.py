@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from specnb.backends.numpy_drafts import effective_lengths, emitted, randomness, read
+from specnb.backends.numpy_drafts import bad_uniforms, effective_lengths, emitted, randomness, read
 from specnb.backends.numpy_law import law_of
 from specnb.backends.numpy_law import verify_by_law as verify_by_law
 from specnb.backends.numpy_logits import CHUNK, processed
@@ -45,8 +45,7 @@ def verify(draft, q, p, lengths, onehot, seed, position, uniforms):
         passes = drafts.counted & drafts.inside & (drafts.q_x > 0) & (accept_u * drafts.q_x < drafts.p_x)
     n = np.cumprod(passes, axis=1).sum(axis=1)
     seen = drafts.counted & (np.arange(draft.shape[1]) <= n[:, None])
-    unusable = (bad_u[:, :-1] & seen).any(axis=1) | bad_u[:, -1]
-    status = drafts.status(seen) | unusable * Flag.BAD_UNIFORM
+    status = drafts.status(seen) | bad_uniforms(bad_u, seen)
     token, flags = _final(drafts, n, np.ones(len(n)), final_word)
     return emitted(draft, n, token), n, (status | flags).astype(np.int32)
 
@@ -74,9 +73,8 @@ def verify_block(draft, q, p, lengths, onehot, seed, position, uniforms):
         whole = mass + (1 - a[:, i])
         success = np.where(more, np.where(whole > 0, mass / np.where(whole > 0, whole, 1), 1.0), a[:, i])
         n = np.where((drafts.length >= i) & (accept_u[:, i - 1] < success), i, n)
-    unusable = (bad_u[:, :-1] & drafts.counted).any(axis=1) | bad_u[:, -1]
     token, flags = _final(drafts, n, a[np.arange(B), n], final_word)
-    status = status | flags | unusable * Flag.BAD_UNIFORM
+    status = status | flags | bad_uniforms(bad_u, drafts.counted)
     token = np.where(status & Flag.EXCESS_MASS, -1, token)
     return emitted(draft, n, token), n, status.astype(np.int32)
 
@@ -133,7 +131,8 @@ def _masses(drafts, n, scale):
     p_n, q_n = drafts.rows(n, rejected)
     w = residual(p_n, q_n, np.where(rejected, scale, 1.0))
     fallback = ~w.any(axis=1)
-    w[fallback] = weights(p_n[fallback])
+    if fallback.any():
+        w[fallback] = weights(p_n[fallback])
     return w, np.isfinite(p_n).all(axis=1) & np.isfinite(q_n).all(axis=1)
 
 

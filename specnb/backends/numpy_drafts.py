@@ -27,8 +27,11 @@ class Drafts(NamedTuple):
 
     def status(self, seen):
         """Return the status bits [B] of the drafted tokens and their probabilities where they were seen [B, G]."""
-        strange = seen & self.inside & (~np.isfinite(self.p_x) | ~np.isfinite(self.q_x))
-        impossible = seen & self.inside & ~self.onehot[:, None] & ~(self.q_x > 0)
+        finite, possible = np.isfinite(self.p_x) & np.isfinite(self.q_x), (self.q_x > 0) | self.onehot[:, None]
+        if not (seen & ~(self.inside & finite & possible)).any():
+            return np.zeros(len(seen), np.int64)
+        strange = seen & self.inside & ~finite
+        impossible = seen & self.inside & ~possible
         status = strange.any(axis=1) * Flag.NONFINITE | impossible.any(axis=1) * Flag.IMPOSSIBLE
         return status | (seen & ~self.inside).any(axis=1) * Flag.OUT_OF_RANGE
 
@@ -39,9 +42,10 @@ class Drafts(NamedTuple):
         p_n = _widen(self.p[rows, np.minimum(n, G)], self.V)
         q_n = np.zeros((B, self.V)) if self.q is None or G == 0 else _widen(self.q[rows, last], self.V)
         q_n[~(subtracted & ~self.onehot)] = 0.0
-        x_n = self.draft[rows, last] if G else np.full(B, -1)
-        point = subtracted & self.onehot & (x_n >= 0) & (x_n < self.V)
-        q_n[rows[point], x_n[point]] = 1.0
+        if G and self.onehot.any():
+            x_n = self.draft[rows, last]
+            point = subtracted & self.onehot & (x_n >= 0) & (x_n < self.V)
+            q_n[rows[point], x_n[point]] = 1.0
         return p_n, q_n
 
 
@@ -66,21 +70,26 @@ def emitted(draft, n, final):
 
 
 def randomness(seed, position, uniforms, B, G):
-    """Return the accept uniforms float64 [B, G], the word of the final token [B] and which inputs are bad."""
+    """Return the accept uniforms float64 [B, G], the word of the final token [B] and which inputs are bad, or None."""
     if uniforms is None:
         word = words(seed, position, [(i, ACCEPTING) for i in range(G)] + [(0, FINAL)], B)
-        return (word[:, :G] >> np.uint64(11)) * 2.0**-53, word[:, G], np.zeros((B, G + 1), bool)
+        return (word[:, :G] >> np.uint64(11)) * 2.0**-53, word[:, G], None
     bad = ~((uniforms >= 0) & (uniforms < 1))
     largest = (2**53 - 1) * 2.0**-53
     grid = (np.where(bad, np.where(uniforms >= 1, largest, 0.0), uniforms) * 2.0**53).astype(np.uint64)
     return grid[:, :G] * 2.0**-53, grid[:, G] << np.uint64(11), bad
 
 
+def bad_uniforms(bad, seen):
+    """Return the status bits [B] of uniforms [B, G+1] that were bad where drafts were seen [B, G], or at the end."""
+    return 0 if bad is None else ((bad[:, :-1] & seen).any(axis=1) | bad[:, -1]) * Flag.BAD_UNIFORM
+
+
 def effective_lengths(draft, lengths):
     """Return how many drafts of each row count: up to its length and its first id −1."""
-    ended = np.cumsum(draft == -1, axis=1) > 0
-    length = (~ended).sum(axis=1)
-    return length if lengths is None else np.minimum(length, np.clip(lengths, 0, draft.shape[1]))
+    ended = draft == -1
+    length = (np.cumsum(ended, axis=1) == 0).sum(axis=1) if ended.any() else np.full(len(draft), draft.shape[1])
+    return length if lengths is None else np.minimum(length, np.maximum(lengths, 0))
 
 
 def _gather(rows, draft):
@@ -88,8 +97,10 @@ def _gather(rows, draft):
     V = rows.shape[2]
     known = (draft >= 0) & (draft < V)
     B, G = draft.shape
-    values = rows[np.arange(B)[:, None], np.arange(G), np.where(known, draft, 0)]
-    return np.where(known, values.astype(np.float64), 0.0)
+    each, place = np.arange(B)[:, None], np.arange(G)
+    if known.all():
+        return rows[each, place, draft].astype(np.float64)
+    return np.where(known, rows[each, place, np.where(known, draft, 0)].astype(np.float64), 0.0)
 
 
 def _widen(row, V):

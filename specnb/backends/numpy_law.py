@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from specnb.arithmetic import ORDERED
-from specnb.backends.numpy_drafts import emitted, randomness, read
+from specnb.backends.numpy_drafts import bad_uniforms, emitted, randomness, read
 from specnb.backends.numpy_mass import Flag, pick, weights
 from specnb.validation import SOUND, check_law, law_parts
 
@@ -23,8 +23,7 @@ def verify_by_law(law, draft, q, p, lengths, onehot, seed, position, uniforms):
     check_law("lengths", law_of_n, sound)
     possible = drafts.counted & drafts.inside & (drafts.q_x > 0)
     n = np.minimum(_first_failure(law_of_n, accept_u), np.cumprod(possible, axis=1).sum(axis=1))
-    unusable = (bad_u[:, :-1] & drafts.counted).any(axis=1) | bad_u[:, -1]
-    status = drafts.status(drafts.counted) | ~finite * Flag.NONFINITE | unusable * Flag.BAD_UNIFORM
+    status = drafts.status(drafts.counted) | ~finite * Flag.NONFINITE | bad_uniforms(bad_u, drafts.counted)
     correction = correction[np.arange(len(n)), n]
     check_law("correction", correction, sound & ~status.astype(bool))
     token, flags = pick(weights(correction), final_word)

@@ -27,35 +27,35 @@ _EXP2 = np.array(
 def probabilities(logits, temperature, top_k, top_p, min_p):
     """Return the processed distributions, float32 [B, V], of logits [B, V]; each parameter has shape [B].
 
-    temperature 0 is one-hot at the arg-max, lowest id first. top_k 0, top_p 1 and min_p 0 are off. A row
-    whose maximum isn't finite (a NaN, +inf, or nothing but −inf) becomes NaN, which a verdict then reports.
+    temperature 0 is one-hot at the arg-max, lowest id first. top_k 0, top_p 1 and min_p 0 are off, and so is None.
+    A row whose maximum isn't finite (a NaN, +inf, or nothing but −inf) becomes NaN, which a verdict then reports.
     """
     B, V = logits.shape
     step = max(1, CHUNK // V)
     if step < B:
         arguments = (logits, temperature, top_k, top_p, min_p)
-        return np.concatenate(
-            [probabilities(*(a[start : start + step] for a in arguments)) for start in range(0, B, step)]
-        )
+        chunks = ([a if a is None else a[start : start + step] for a in arguments] for start in range(0, B, step))
+        return np.concatenate([probabilities(*chunk) for chunk in chunks])
     with np.errstate(over="ignore"):  # float64 beyond float32 becomes ±inf, and −inf weighs nothing
-        z = logits.astype(np.float32)
-        top = z.max(axis=1)
-        unusable, greedy = ~np.isfinite(top), temperature == 0
-        if unusable.any():
-            z[unusable] = 0
-        scale = (LOG2_E / np.where(greedy, 1.0, temperature)).astype(np.float32)
+        z = logits.astype(np.float32, copy=False)
+        usable, sampled = np.isfinite(z.max(axis=1)), temperature != 0
+        whole, none_greedy = usable.all(), sampled.all()
+        z = z if whole else np.where(usable[:, None], z, np.float32(0))
+        scale = (LOG2_E / (temperature if none_greedy else np.where(sampled, temperature, 1.0))).astype(np.float32)
         p = _softmax(_filter(z, scale, top_k, top_p, min_p), scale)
-    if greedy.any():
+    if not none_greedy:
+        greedy = ~sampled
         p[greedy] = np.arange(V) == z[greedy].argmax(axis=1)[:, None]
-    if unusable.any():
-        p[unusable] = np.nan
+    if not whole:
+        p[~usable] = np.nan
     return p
 
 
 def processed(logits, parameters):
     """Return the processed distributions of logits [B, R, V], a request's R rows with its own parameters [B]."""
     B, R, V = logits.shape
-    rows = probabilities(logits.reshape(B * R, V), *(np.repeat(values, R) for values in parameters))
+    each = (values if values is None else np.repeat(values, R) for values in parameters)
+    rows = probabilities(logits.reshape(B * R, V), *each)
     return rows.reshape(B, R, V)
 
 
@@ -84,8 +84,11 @@ def _exp2(t, value):
 
 def _filter(z, scale, top_k, top_p, min_p):
     """Set the logits that top-k, then top-p, then min-p drop to −inf; equal logits stay together."""
-    if (top_k == 0).all() and (top_p == 1).all() and (min_p == 0).all():
+    given = ((values, off) for values, off in ((top_k, 0), (top_p, 1.0), (min_p, 0.0)) if values is not None)
+    if all((values == off).all() for values, off in given):
         return z
+    off = np.zeros(len(z), np.int64)
+    top_k, top_p, min_p = (off + default if v is None else v for v, default in ((top_k, 0), (top_p, 1.0), (min_p, 0.0)))
     V = z.shape[1]
     descending = -np.sort(-z, axis=1)
     share = exp2((descending - descending[:, :1]) * scale[:, None])
@@ -116,12 +119,23 @@ def _softmax(z, scale):
     tiles = pad(z, -V % width, -np.inf).reshape(B, -(-V // width), width)
     tile_top = tiles.max(axis=2)
     top = tile_top.max(axis=1, keepdims=True)
-    scale = scale[:, None]
+    finite = np.isfinite(tile_top)
     # A tile of nothing but −inf has no maximum to subtract: any finite one gives it the sum 0.
-    reference = np.where(np.isfinite(tile_top), tile_top, np.float32(0))
-    S = (exp2((tiles - reference[:, :, None]) * scale[:, :, None]) * _FIXED).astype(np.int64).sum(axis=2)
-    Z = (S.astype(np.float64) * exp2((tile_top - top) * scale)).astype(np.int64).sum(axis=1)
-    return exp2((z - top) * scale) * (1.0 / (Z * 2.0**-44)).astype(np.float32)[:, None]
+    reference = tile_top if finite.all() else np.where(finite, tile_top, np.float32(0))
+
+    padded = tiles.shape[1] * width
+    t = np.empty((B, padded + V + tiles.shape[1]), np.float32)  # in one piece: a call takes longer than a row
+    in_tile, overall, between = t[:, :padded], t[:, padded : padded + V], t[:, padded + V :]
+    np.subtract(tiles, reference[:, :, None], out=in_tile.reshape(tiles.shape))
+    np.subtract(z, top, out=overall)
+    np.subtract(tile_top, top, out=between)
+    t *= scale[:, None]
+    e = exp2(t)
+    in_tile, overall, between = e[:, :padded], e[:, padded : padded + V], e[:, padded + V :]
+
+    S = (in_tile.reshape(tiles.shape) * _FIXED).astype(np.int64).sum(axis=2)
+    Z = (S.astype(np.float64) * between).astype(np.int64).sum(axis=1)
+    return overall * (1.0 / (Z * 2.0**-44)).astype(np.float32)[:, None]
 
 
 def pad(rows, columns, fill):

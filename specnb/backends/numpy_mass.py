@@ -35,8 +35,8 @@ def pick(w, word):
     total = cumulative[:, -1]
     threshold = multiply_high(word, total)
     token = (cumulative <= threshold[:, None]).sum(axis=1)
-    status = np.where(excess, Flag.EXCESS_MASS, np.where(total == 0, Flag.NO_MASS, 0))
-    return np.where(status == 0, token, -1), status
+    status = excess * Flag.EXCESS_MASS | (~excess & (total == 0)) * Flag.NO_MASS
+    return (np.where(status == 0, token, -1) if status.any() else token), status
 
 
 def residual(p_n, q_n, scale):

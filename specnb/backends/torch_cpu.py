@@ -7,7 +7,8 @@ import torch
 
 from specnb.backends.torch_decision import decide
 from specnb.backends.torch_drafts import ACCEPTING, FINAL, rows_at
-from specnb.backends.torch_mass import masses, pick
+from specnb.backends.torch_mass import masses, pick, pick_one
+from specnb.backends.torch_pick import LONG
 from specnb.backends.torch_words import words
 
 
@@ -23,6 +24,11 @@ def verify(draft, q, p, lengths, onehot, seed, position, uniforms):
 
     random = randomness(seed, position, uniforms, B, G)
 
+    def each_final(n, subtracted, point):
+        rows = enumerate(zip(n.tolist(), subtracted.tolist(), point.tolist(), random[1].tolist(), strict=True))
+        decided = [pick_one(p[b, n_b], q[b, n_b] if soft else None, x, word) for b, (n_b, soft, x, word) in rows]
+        return tuple(np.array(column) for column in zip(*decided, strict=True))
+
     def final(n, subtracted, point):
         n = torch.from_numpy(n)
         q_n = rows_at(q, n.clamp(max=G - 1)) if q is not None and G else None
@@ -30,7 +36,8 @@ def verify(draft, q, p, lengths, onehot, seed, position, uniforms):
         token, more_flags = pick(rows, torch.from_numpy(random[1]))
         return token.numpy(), (flags | more_flags).numpy()
 
-    return verdict(V, ids, _gather(p, known), q_x, lengths, onehot, random, final)
+    how = each_final if p.shape[2] >= LONG else final
+    return verdict(V, ids, _gather(p, known), q_x, lengths, onehot, random, how)
 
 
 def verdict(V, draft, p_x, q_x, lengths, onehot, random, final):
@@ -69,7 +76,7 @@ def randomness(seed, position, uniforms, B, G):
 
 def _gather(rows, known):
     """Return float64 [B, G]: the probability of each drafted token (clamped to the vocabulary) in its row."""
-    G, V = known.shape[1], rows.shape[2]
+    (B, G), V = known.shape, rows.shape[2]
     at = np.minimum(known, V - 1)
-    values = rows[:, :G].gather(2, torch.from_numpy(at)[:, :, None]).double().numpy()[:, :, 0]
+    values = rows[:, :G].gather(2, torch.from_numpy(at).view(B, G, 1)).view(B, G).double().numpy()
     return np.where(at == known, values, 0.0)

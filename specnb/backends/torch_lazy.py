@@ -17,7 +17,7 @@ from torch import Tensor
 from specnb.backends import torch_cpu, torch_pick
 from specnb.backends.torch_drafts import effective_lengths
 from specnb.backends.torch_logits import exponents, probabilities, row_of
-from specnb.backends.torch_mass import masses, pick
+from specnb.backends.torch_mass import pick_one
 
 LOG2_E = 1.4426950408889634
 NEGLIGIBLE = 2.0**-90
@@ -147,11 +147,5 @@ def _final(y, z, n, subtracted, point, word):
         if token is not None:
             return token, 0
     p_n, q_n = z.row(n), y.row(n) if subtracted else None
-    if not (p_n[0].isnan() or (q_n is not None and q_n[0].isnan())):
-        token = torch_pick.certain(p_n, q_n, point, None, word)
-        if token is not None:
-            return token, 0
-    q_n = q_n if q_n is None else q_n[None]
-    rows, flags = masses(p_n[None], q_n, torch.tensor([subtracted]), torch.tensor([point]))
-    token, more_flags = pick(rows, torch.tensor([word]))
-    return token.item(), (flags | more_flags).item()
+    token = torch_pick.certain(p_n, q_n, point, None, word)  # None also for a NaN
+    return pick_one(p_n, q_n, point, word) if token is None else (token, 0)

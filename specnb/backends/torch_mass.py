@@ -25,7 +25,7 @@ class Masses(NamedTuple):
     """The integer masses of (scale·p − q⁺)+ in each row, not computed yet.
 
     p [B, V], q [B, V] or None; point [B, 1] is an id where q is 1, −1 for none; scale float64 [B, 1], None is 1.
-    plain: all rows are nonnegative with mass below 1.5, so that no value and no sum needs a check.
+    plain: no row is negative, q is finite and p has mass below 1.5, so that no value and no sum needs a check.
     """
 
     p: Tensor
@@ -42,7 +42,7 @@ def masses(p, q=None, soft=None, point=None, scale=None):
     """
     status = torch.zeros(len(p), dtype=torch.int64, device=p.device)
     q = q if q is None else _where_soft(q, soft)
-    plain = torch_words.on_cpu(p.device) and _is_plain(p) and (q is None or _is_plain(q))
+    plain = torch_words.on_cpu(p.device) and _is_plain(p) and (q is None or _is_finite(q))
     if not plain:
         status |= ~p.isfinite().all(1) * int(Status.NONFINITE)
         status |= 0 if q is None else ~q.isfinite().all(1) * int(Status.NONFINITE)
@@ -82,6 +82,20 @@ def pick(rows, word):
     return token, status
 
 
+def pick_one(p, q, point, word):
+    """Return the token that a word picks from the masses of one row pair on a CPU, and status bits, as ints.
+
+    p [V], q [V'] (None: 0), point: an id where q is 1, −1 for none. word: an int.
+    """
+    if len(p) >= torch_pick.LONG and float(p.amin()) >= 0 and (q is None or _is_finite(q)):
+        token = torch_pick.certain(p, q, point, None, word)
+        if token is not None:
+            return token, 0
+    rows, flags = masses(p[None], q if q is None else q[None], torch.tensor([True]), torch.tensor([point]))
+    token, more_flags = _pick(rows, torch.tensor([word]))
+    return token.item(), (flags | more_flags).item()
+
+
 def _pick(rows, word):
     """Return what `pick` does, by integers alone."""
     p, q, point, scale, plain = rows
@@ -117,8 +131,14 @@ def _where_soft(q, soft):
 
 
 def _is_plain(rows):
-    """Tell whether all rows are nonnegative with mass below 1.5: then no value and no sum needs a check."""
+    """Tell whether all rows are nonnegative with mass below 1.5."""
     return float(rows.amin()) >= 0 and float(rows.sum(1).amax()) < 1.5
+
+
+def _is_finite(rows):
+    """Tell whether all rows are nonnegative and finite."""
+    least, largest = rows.aminmax()
+    return float(least) >= 0 and float(largest) < torch.inf
 
 
 def _weights(p, q, scale, plain):

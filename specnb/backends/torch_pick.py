@@ -25,15 +25,15 @@ product within 2^-24: that leaves five units in the last place for `torch.exp2`,
 def certain(p, q, point, scale, word):
     """Return the token that a word picks from the masses of (scale·p − q)+, or None where that is uncertain.
 
-    p [V] and q [V'] (None: 0): nonnegative tensors of mass below 1.5. point: an id where q is 1, −1 for none. scale: a
-    number, None for 1. word: an int, signed or not.
+    p [V] and q [V'] (None: 0): nonnegative tensors, q finite. point: an id where q is 1, −1 for none. scale: a number,
+    None for 1. word: an int, signed or not. Masses of 1.5 or more in all, and a NaN, are uncertain.
     """
     x = p.to(torch.float64, copy=True)
     if scale is not None:
         x.mul_(scale)
     if q is not None:
         x[: len(q)].sub_(q[: len(x)].double()).clamp_min_(0.0)
-    return _search(x.numpy(), word, SUM_ERROR, TRUNCATION * (len(x) + 1), point)
+    return _search(x.numpy(), word, SUM_ERROR, TRUNCATION * (len(x) + 1), point, most=1.5)
 
 
 def likely(exponents, word):
@@ -45,10 +45,11 @@ def likely(exponents, word):
     return _search(x, word, EXP2_ERROR + TRUNCATION * (len(x) + 1), 2.0**-100 * len(x))  # below 2^-100 it has 0
 
 
-def _search(x, word, relative, absolute, point=-1):
+def _search(x, word, relative, absolute, point=-1, most=np.inf):
     """Return the id at a word's place among the cumulative sums of x [V], if no error of these could move it.
 
-    relative and absolute: bounds of the error of every cumulative sum, the former of the sum of all x.
+    relative and absolute: bounds of the error of every cumulative sum, the former of the sum of all x, which is less
+    than `most`.
     """
     sums = np.add.reduceat(x, np.arange(0, len(x), BLOCK))
     if 0 <= point < len(x):
@@ -57,6 +58,8 @@ def _search(x, word, relative, absolute, point=-1):
         sums[point // BLOCK] -= one
         x[point] -= one
     cumulative = sums.cumsum()
+    if not cumulative[-1] < most:
+        return None
     threshold = (word % 2**64) * 2.0**-64 * cumulative[-1]
     block = min(int(cumulative.searchsorted(threshold, "right")), len(sums) - 1)
     within = threshold - (cumulative[block] - sums[block])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,8 +22,8 @@ def words(seed, position, counters, B, device):
     seed and position are ints or int64 [B]; one seed for a batch numbers its rows by stream, seeds have stream 0.
     """
     if on_cpu(device) and B * len(counters) <= FEW:
-        few = [word - 2**64 if word >> 63 else word for word in few_words(seed, position, counters, B)]
-        return torch.tensor(few, dtype=torch.int64, device=device).view(B, len(counters))
+        few = np.array(few_words(seed, position, counters, B), np.uint64).view(np.int64)
+        return torch.from_numpy(few.reshape(B, len(counters)))
     row = torch.arange(B, device=device)[:, None]
     key, stream = (seed[:, None], row * 0) if isinstance(seed, Tensor) else (row * 0 + seed, row)
     start = position[:, None] if isinstance(position, Tensor) else row * 0 + position
