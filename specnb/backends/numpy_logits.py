@@ -61,25 +61,33 @@ def processed(logits, parameters):
 
 def exp2(t):
     """Return 2^t in float32 for t <= 0: a degree-6 polynomial on [−1/2, 1/2] times exponent bits; 0 below −100."""
-    value = np.empty(t.shape, np.float32)
-    flat, out = t.reshape(-1), value.reshape(-1)
+    return _exp2_of(np.array(t, order="C"))
+
+
+def _exp2_of(t):
+    """Turn t into 2^t where it stands: a second array of its size would take longer than the arithmetic."""
+    flat = t.reshape(-1)
     for start in range(0, t.size, BLOCK):
-        _exp2(flat[start : start + BLOCK], out[start : start + BLOCK])
-    return value
+        _exp2(flat[start : start + BLOCK])
+    return t
 
 
-def _exp2(t, value):
-    f = np.maximum(t, np.float32(-127))
-    shifted = f + _MAGIC  # rounds to an integer k, which its low bits then hold
-    f -= shifted - _MAGIC
-    np.multiply(f, _EXP2[6], out=value)
-    for coefficient in _EXP2[5:0:-1]:  # Horner in place: temporaries would take most of the time
+def _exp2(t):
+    vanishing = None if t.min() >= -100 else t < -100
+    if vanishing is not None:
+        np.maximum(t, np.float32(-127), out=t)
+    shifted = t + _MAGIC  # rounds to an integer k, which its low bits then hold
+    f = shifted - _MAGIC
+    np.subtract(t, f, out=f)
+    value = np.multiply(f, _EXP2[6], out=t)
+    for coefficient in _EXP2[5:0:-1]:  # Horner in place
         value += coefficient
         value *= f
     value += _EXP2[0]
     exponent = value.view(np.int32)
     exponent += shifted.view(np.int32) << np.int32(23)  # times 2^k: all other bits of the sum are shifted out
-    np.copyto(value, 0, where=t < -100)
+    if vanishing is not None:
+        value[vanishing] = 0
 
 
 def _filter(z, scale, top_k, top_p, min_p):
@@ -130,8 +138,7 @@ def _softmax(z, scale):
     np.subtract(z, top, out=overall)
     np.subtract(tile_top, top, out=between)
     t *= scale[:, None]
-    e = exp2(t)
-    in_tile, overall, between = e[:, :padded], e[:, padded : padded + V], e[:, padded + V :]
+    _exp2_of(t)
 
     S = (in_tile.reshape(tiles.shape) * _FIXED).astype(np.int64).sum(axis=2)
     Z = (S.astype(np.float64) * between).astype(np.int64).sum(axis=1)
