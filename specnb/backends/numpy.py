@@ -153,5 +153,3 @@ def _chain(drafts):
             ratio = a[:, i] * p_x[:, i] / np.where(possible[:, i], q_x[:, i], 1.0)
         a[:, i + 1] = np.where(possible[:, i], np.where(ratio < 1, ratio, ratio >= 1), 0.0)
     return a
-
-

@@ -9,7 +9,7 @@ from specnb.backends.numpy_words import multiply_high
 TILE = 1024
 """Ids per tile of the softmax mass; part of the contract, since float64 sums are taken per tile."""
 
-CHUNK = 2**14
+CHUNK = 2**15
 """Logits per pass, so that a core's cache holds the temporaries."""
 
 BLOCK = 2**16

@@ -19,9 +19,8 @@ EXCESS = 2**31 - 2**20
 
 def weights(x):
     """Return the integer masses trunc(x·2^62) of float64 values in (0, 2); 0 for everything else, NaN too."""
-    x = np.maximum(x, 0.0)  # a NaN stays one
-    if not x.max(initial=0.0) < 2:
-        x = np.where(x < 2, x, 0.0)
+    if not (x.min(initial=0.0) >= 0 and x.max(initial=0.0) < 2):  # neither holds for a NaN
+        x = np.where((x > 0) & (x < 2), x, 0.0)
     return (x * 2.0**62).astype(np.int64).view(np.uint64)
 
 
@@ -41,5 +40,7 @@ def pick(w, word):
 
 def residual(p_n, q_n, scale):
     """Return the integer masses [B, V] of (scale·p − q⁺)+."""
+    if not q_n.min(initial=0.0) >= 0:
+        q_n = np.fmax(q_n, 0.0)  # 0 for a NaN
     with np.errstate(invalid="ignore"):
-        return weights(scale[:, None] * p_n - np.fmax(q_n, 0.0))  # 0 for a NaN
+        return weights(np.maximum(scale[:, None] * p_n - q_n, 0.0))
