@@ -221,3 +221,18 @@ def test_the_audit_sees_what_it_must_refuse():
     assert [i.opcode for i in code] == ["LDG.E.64", "DFMA", "STL", "BRA", "LDG.E.U16"]
     assert [sass.load_bytes(i) for i in code] == [8, 0, 0, 0, 2]
     assert sass.streaming_loop(code) == code[:4]
+
+
+def test_a_branch_back_over_the_ticket_closes_no_loop():
+    from specnb_kernels import sass
+
+    code = sass.instructions(
+        """
+        /*0a10*/                   LDG.E.U16 R8, desc[UR8][R4.64] ;
+        /*0a20*/               @P1 BRA 0xa10 ;
+        /*0a30*/                   ATOMG.E.ADD.STRONG.GPU PT, R2, desc[UR8][R4.64], R5 ;
+        /*0a40*/                   LDG.E.128 R8, desc[UR8][R4.64] ;
+        /*0a50*/                   BRA 0xa30 ;
+        """
+    )
+    assert sass.streaming_loop(code) == code[:2]

@@ -20,7 +20,7 @@ import specnb
 from specnb import Sampling, SpecnbError, Status, backends, laws, rules
 from specnb.arrays import to_numpy, to_torch
 from specnb.backends import numpy as reference
-from specnb.backends import torch_lazy, torch_mass, torch_pick, torch_words
+from specnb.backends import torch_lazy, torch_logits, torch_mass, torch_pick, torch_words
 from specnb.backends.numpy_logits import exp2, processed
 
 VECTORS = json.loads((Path(__file__).parent / "vectors" / "contract.json").read_text())
@@ -269,9 +269,7 @@ def test_verdicts_integrate_to_the_law(rule, logits, top_k, name):
 
     def verdicts(draft, _, p, uniforms):
         rows = (np.repeat(a[None], len(draft), axis=0) for a in (y, z))
-        verdict = specnb.verify_logits(
-            draft, *rows, sampling=sampling, rule=rule, uniforms=uniforms, backend=name
-        )
+        verdict = specnb.verify_logits(draft, *rows, sampling=sampling, rule=rule, uniforms=uniforms, backend=name)
         return to_numpy(verdict.tokens), to_numpy(verdict.num_accepted)
 
     for draft in ([0, 1], [2, 4], [3, 3], [1, 0]):
@@ -348,6 +346,23 @@ def test_doubtful_verdicts_are_decided_exactly(monkeypatch):
     rng = np.random.default_rng(8)
     answers(backends.load("torch"), "token", of_logits(regimes.batch(rng, 9, 2, 9000, 0.5), rng, plain=True))
     assert len(asked) <= 4
+
+
+@pytest.mark.parametrize(("spread", "sorts"), [(3.0, 1), (0.001, 2)])
+@pytest.mark.parametrize("ties", [False, True])
+def test_a_cpu_sorts_all_logits_only_where_the_largest_few_do_not_decide(monkeypatch, spread, sorts, ties):
+    asked, plain = [], torch_logits._filter_on_cpu
+    monkeypatch.setattr(torch_logits, "_filter_on_cpu", lambda *a: asked.append(a) or plain(*a))
+    rng = np.random.default_rng(10)
+    z = (spread * rng.normal(size=(8, 3 * torch_logits.FEW))).astype(np.float32)
+    z = np.round(4 * z / spread) * (spread / 4) if ties else z
+    sampling = Sampling(
+        temperature=[1, 1, 0.7, 2, 0, 1, 1, 1], top_k=[0, 0, 9, 1000, 0, 5, 0, 0],
+        top_p=[1, 0.9, 0.9, 1, 0.5, 1 - 2**-53, 2**-60, 0.3], min_p=[0.1, 0, 0.05, 0, 0, 0, 0, 0],
+    )  # fmt: skip
+    expected = specnb.probabilities(z, sampling)
+    assert specnb.probabilities(torch.from_numpy(z), sampling).numpy().tolist() == expected.tolist()
+    assert [len(a) for a in asked] == [5, 6][:sorts]
 
 
 FAULTS = {

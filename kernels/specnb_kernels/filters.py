@@ -4,9 +4,9 @@ import triton
 import triton.language as tl
 
 from specnb_kernels.arithmetic import INFINITY, at_least_single
-from specnb_kernels.drafts import read_ids
 from specnb_kernels.logits import FIXED, FORM, LOWEST, SCALE, THRESHOLD, TOP, exp2
 from specnb_kernels.masses import TILE
+from specnb_kernels.rows import row_here
 from specnb_kernels.sums import is_last_split
 
 DIGIT = tl.constexpr(4)  # bits found per launch
@@ -63,7 +63,7 @@ def _masses(rows, stride, width, ids, prefix, shift, limits, MASKED: tl.constexp
 
 
 @triton.jit
-def _search(rows, stride, width, wanted, tops, buckets, state, arrivals, form, split, splits, groups_per_split, shift,
+def _search(rows, stride, width, wanted, tops, buckets, state, arrivals, form, splits, groups_per_split, shift,
             WEIGHED: tl.constexpr, START: tl.constexpr, TILES: tl.constexpr, ALONG: tl.constexpr):  # fmt: skip
     """Find one more digit of the largest key at and above which the mass reaches what is wanted.
 
@@ -82,6 +82,7 @@ def _search(rows, stride, width, wanted, tops, buckets, state, arrivals, form, s
     column = tl.arange(0, COLUMNS)[None, :]
     lane = (column * VECTOR + element) if ALONG else (element * COLUMNS + column)
     bucket = tl.arange(0, BUCKETS)
+    split = tl.program_id(1)
     mass = tl.zeros((BUCKETS, COLUMNS), tl.int64)
     tile = split * groups_per_split * TILES
     end = tl.minimum(tile + groups_per_split * TILES, tl.cdiv(width, TILE))
@@ -140,36 +141,27 @@ def thresholds_kernel(draft, lengths, onehot, y, z, y_parameter, z_parameter, to
                       tile_row: tl.int32, splits: tl.int32, groups_per_split: tl.int32, shift: tl.int32,
                       GAMMA_BLOCK: tl.constexpr, WEIGHED: tl.constexpr, START: tl.constexpr, TILES: tl.constexpr,
                       Y_ALIGN: tl.constexpr, Z_ALIGN: tl.constexpr):  # fmt: skip
-    """Narrow a row's threshold by one digit of its key, that at bit `shift`; grid and rows as in masses.py.
+    """Narrow a row's threshold by one digit of its key, that at bit `shift`; grid and rows as in rows.py.
 
     y_parameter and z_parameter are top_k int64 [B], or with WEIGHED top_p float64 [B]; None is off.
     buckets int64 [B, 2G + 1, BUCKETS, splits] and state [B, 2G + 1, STATE] are written in the first launch, START.
     """
-    request = tl.program_id(0).to(tl.int64)
-    split = tl.program_id(1)
-    place = tl.program_id(2)
-    i = tl.arange(0, GAMMA_BLOCK)
-    _, length = read_ids(draft, lengths, request, i, G)
-    row = request * tl.num_programs(2) + place
+    request, _, _, position, row, of_z, used, _ = row_here(draft, lengths, onehot, y, G, GAMMA_BLOCK)
     tops += row * tile_row
     buckets += row * BUCKETS * splits
     state += row * STATE
     forms += row * FORM
     arrivals += row
-    if place <= G:
+    if of_z:
         if z_parameter is not None:
             wanted, on = _wanted(z_parameter + request, z_width, WEIGHED)
-            if on & (place <= length):
-                z += tl.multiple_of(request * z_row, Z_ALIGN) + tl.multiple_of(place * z_pos, Z_ALIGN)
-                _search(z, z_id, z_width, wanted, tops, buckets, state, arrivals, forms, split, splits,
+            if on & used:
+                z += tl.multiple_of(request * z_row, Z_ALIGN) + tl.multiple_of(position * z_pos, Z_ALIGN)
+                _search(z, z_id, z_width, wanted, tops, buckets, state, arrivals, forms, splits,
                         groups_per_split, shift, WEIGHED, START, TILES, Z_ALIGN > 1)  # fmt: skip
     elif y is not None and y_parameter is not None:
-        place -= G + 1
         wanted, on = _wanted(y_parameter + request, y_width, WEIGHED)
-        on &= place < length
-        if onehot is not None:
-            on &= tl.load(onehot + request) == 0
-        if on:
-            y += tl.multiple_of(request * y_row, Y_ALIGN) + tl.multiple_of(place * y_pos, Y_ALIGN)
-            _search(y, y_id, y_width, wanted, tops, buckets, state, arrivals, forms, split, splits,
+        if on & used:
+            y += tl.multiple_of(request * y_row, Y_ALIGN) + tl.multiple_of(position * y_pos, Y_ALIGN)
+            _search(y, y_id, y_width, wanted, tops, buckets, state, arrivals, forms, splits,
                     groups_per_split, shift, WEIGHED, START, TILES, Y_ALIGN > 1)  # fmt: skip

@@ -25,7 +25,8 @@ def launches(draft, y, z, lengths, onehot, seeds, positions, uniforms, y_paramet
     y_how, z_how = OFF if y is None else _parameters(y_parameters), _parameters(z_parameters)
     randomness = {"seeds": seeds, "positions": positions, "uniforms": uniforms,
                   "seed": seed, "position": position, "index": index, "purpose": purpose}  # fmt: skip
-    steps, rows = forms(draft, y, z, lengths, onehot, y_how, z_how, stretch, tile_splits)
+    alone = randomness if rule == "token" else None
+    steps, rows = forms(draft, y, z, lengths, onehot, y_how, z_how, stretch, tile_splits, alone)
     return steps + PLANS[rule](draft, y, z, lengths, onehot, randomness, rows, stretch=stretch, splits=splits)
 
 

@@ -46,17 +46,21 @@ def default_splits(rows: int, tiles: int) -> int:
 
 
 def arrivals(rows: int, splits: int, device: torch.device) -> torch.Tensor:
-    """Return the rows' arrival counters, int32 multiples of `splits` (0 when new).
+    """Return the rows' arrival counters, int32 multiples of `splits`: a count returns to one with every launch."""
+    return kept(rows, splits, device)
 
-    A count returns to a multiple of `splits` with every launch, so counters are kept per (device, stream, splits)
-    and never reset. A captured launch gets its own, cleared by the graph: graphs captured on one stream may be
-    replayed side by side. So does a launch on the CPU, which an exception can stop half way.
+
+def kept(count: int, use: int | str, device: torch.device, dtype: torch.dtype = torch.int32) -> torch.Tensor:
+    """Return memory that is 0 when new and kept per (device, stream, use), for what a launch need not clear.
+
+    A captured launch gets its own, cleared by the graph: graphs captured on one stream may be replayed side by side. So
+    does a launch on the CPU, which an exception can stop half way.
     """
     if device.type != "cuda" or torch.cuda.is_current_stream_capturing():
-        return torch.zeros(rows, dtype=torch.int32, device=device)
-    key = (device, torch.cuda.current_stream(device).cuda_stream, splits)
-    if key not in _WORKSPACES or _WORKSPACES[key].numel() < rows:
-        _WORKSPACES[key] = torch.zeros(triton.next_power_of_2(rows), dtype=torch.int32, device=device)
+        return torch.zeros(count, dtype=dtype, device=device)
+    key = (device, torch.cuda.current_stream(device).cuda_stream, use)
+    if key not in _WORKSPACES or _WORKSPACES[key].numel() < count:
+        _WORKSPACES[key] = torch.zeros(triton.next_power_of_2(count), dtype=dtype, device=device)
     return _WORKSPACES[key]
 
 

@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 
 from specnb_kernels.arithmetic import INFINITY, at_least_single, larger
-from specnb_kernels.drafts import read_ids
+from specnb_kernels.early import may_decide, tell_rejection
 from specnb_kernels.logits import (
     FACTOR,
     FIRST,
@@ -20,6 +20,7 @@ from specnb_kernels.logits import (
     exp2,
     relative,
 )
+from specnb_kernels.rows import row_here
 from specnb_kernels.sums import is_last_split
 
 TILE = tl.constexpr(1024)  # ids whose mass is one integer sum; part of the contract
@@ -75,9 +76,12 @@ def _tiles(rows, stride, width, tile, limits, scale, tops, sums,
 
 
 @triton.jit
-def _row_mass(rows, stride, width, temperature, min_p, tops, sums, arrivals, form, split, splits, groups_per_split,
+def _row_mass(rows, stride, width, temperature, min_p, tops, sums, arrivals, form, needed, splits, groups_per_split,
               FILTERED: tl.constexpr, TILES: tl.constexpr, VECTOR: tl.constexpr):  # fmt: skip
-    """Stream this split's part of a row, and leave the row's form if it is the last to come."""
+    """Stream this split's part of a row; leave the row's form if it is the last to come, and return whether it is.
+
+    needed, or None where all rows are: if not, there is nothing to stream and nothing to leave.
+    """
     heat = tl.load(temperature)
     greedy = heat == 0.0
     scale = (tl.full((), LOG2_E, tl.float64) / tl.where(greedy, 1.0, heat)).to(tl.float32)
@@ -86,8 +90,10 @@ def _row_mass(rows, stride, width, temperature, min_p, tops, sums, arrivals, for
         limits = tl.load(form + TOP), tl.load(form + THRESHOLD), tl.load(form + LEAST)
 
     tiles = tl.cdiv(width, TILE)
-    first = split * groups_per_split * TILES
+    first = tl.program_id(1) * groups_per_split * TILES
     end = tl.minimum(first + groups_per_split * TILES, tiles)
+    if needed is not None:
+        end = tl.where(needed, end, first)
     whole = width // TILE
     tile = first
     while tile + TILES <= tl.minimum(end, whole):
@@ -97,7 +103,11 @@ def _row_mass(rows, stride, width, temperature, min_p, tops, sums, arrivals, for
         _tiles(rows, stride, width, tile, limits, scale, tops, sums, True, FILTERED, TILES, VECTOR)
         tile += TILES
 
-    if is_last_split(arrivals, splits):
+    last = is_last_split(arrivals, splits)
+    leaves = last
+    if needed is not None:
+        leaves &= needed
+    if leaves:
         t = tl.arange(0, MAX_TILES)
         tile_top = tl.load(tops + t, mask=t < tiles, other=-INFINITY, cache_modifier=".cg")
         tile_sum = tl.load(sums + t, mask=t < tiles, other=0, cache_modifier=".cg")
@@ -124,51 +134,56 @@ def _row_mass(rows, stride, width, temperature, min_p, tops, sums, arrivals, for
                 tl.store(form + LEAST, 0.0)
             else:
                 tl.store(form + LEAST, tl.load(min_p).to(tl.float32))
+    return last
 
 
 INTEGERS = ["G", "z_width", "y_width", "z_row", "z_pos", "y_row", "y_pos", "tile_row",
-            "splits", "groups_per_split"]  # fmt: skip
+            "splits", "groups_per_split", "launch", "seed", "position"]  # fmt: skip
 
 
 @triton.jit(do_not_specialize=INTEGERS, do_not_specialize_on_alignment=["z_id", "y_id"])
 def masses_kernel(draft, lengths, onehot, y, z, y_temperature, z_temperature, y_min_p, z_min_p,
-                  tops, sums, arrivals, forms,
+                  tops, sums, arrivals, forms, seeds, positions, uniforms, known, met,
                   G: tl.int32, y_width: tl.int32, z_width: tl.int32,
                   y_row: tl.int64, y_pos: tl.int64, y_id, z_row: tl.int64, z_pos: tl.int64, z_id,
                   tile_row: tl.int32, splits: tl.int32, groups_per_split: tl.int32,
+                  launch: tl.int64, seed: tl.int64, position: tl.int64,
                   GAMMA_BLOCK: tl.constexpr, FILTERED: tl.constexpr, TILES: tl.constexpr,
                   Y_ALIGN: tl.constexpr, Z_ALIGN: tl.constexpr):  # fmt: skip
-    """Write the form of one row of request program_id(0), with the other splits of its vocabulary, program_id(1).
+    """Write the form of one row of logits, rows.py tells which, with the other splits of its vocabulary, program_id(1).
 
-    program_id(2) counts its rows: G + 1 of z, then G of y. No row is read behind the end of the draft, and of a
-    one-hot draft none of y. Written are forms float32 [B, 2G + 1, FORM], and tops and sums [B, 2G + 1, tile_row].
-    With FILTERED, forms tell what the filters keep, and all else weighs nothing.
+    Written are forms float32 [B, 2G + 1, FORM], and tops and sums [B, 2G + 1, tile_row]. With FILTERED, forms tell what
+    the filters keep, and all else weighs nothing. Where known int64 [B] and met int32 [B, G] aren't None, rows behind a
+    rejection that early.py knows of are left out, and what they would have written is not defined.
     """
-    request = tl.program_id(0).to(tl.int64)
-    split = tl.program_id(1)
-    place = tl.program_id(2)
-    i = tl.arange(0, GAMMA_BLOCK)
-    _, length = read_ids(draft, lengths, request, i, G)
-    row = request * tl.num_programs(2) + place
+    request, x, length, place, row, of_z, used, soft = row_here(draft, lengths, onehot, y, G, GAMMA_BLOCK)
+    if used == 0:
+        return
     tops += row * tile_row
     sums += row * tile_row
-    forms += row * FORM
+    form = forms + row * FORM
     arrivals += row
-    if place <= G:
-        if place <= length:
-            if z_min_p is not None:
-                z_min_p += request
-            z += tl.multiple_of(request * z_row, Z_ALIGN) + tl.multiple_of(place * z_pos, Z_ALIGN)
-            _row_mass(z, z_id, z_width, z_temperature + request, z_min_p, tops, sums, arrivals, forms, split, splits,
-                      groups_per_split, FILTERED, TILES, Z_ALIGN)  # fmt: skip
+    needed = None
+    if known is not None:
+        needed = may_decide(known + request, launch, place, G)
+    z += tl.multiple_of(request * z_row, Z_ALIGN)
+    if y is not None:
+        y += tl.multiple_of(request * y_row, Y_ALIGN)
+    last = request < 0
+    if of_z:
+        if z_min_p is not None:
+            z_min_p += request
+        last = _row_mass(z + tl.multiple_of(place * z_pos, Z_ALIGN), z_id, z_width, z_temperature + request, z_min_p,
+                         tops, sums, arrivals, form, needed, splits, groups_per_split, FILTERED, TILES,
+                         Z_ALIGN)  # fmt: skip
     elif y is not None:
-        place -= G + 1
-        soft = place < length
-        if onehot is not None:
-            soft &= tl.load(onehot + request) == 0
-        if soft:
-            if y_min_p is not None:
-                y_min_p += request
-            y += tl.multiple_of(request * y_row, Y_ALIGN) + tl.multiple_of(place * y_pos, Y_ALIGN)
-            _row_mass(y, y_id, y_width, y_temperature + request, y_min_p, tops, sums, arrivals, forms, split, splits,
-                      groups_per_split, FILTERED, TILES, Y_ALIGN)  # fmt: skip
+        if y_min_p is not None:
+            y_min_p += request
+        last = _row_mass(y + tl.multiple_of(place * y_pos, Y_ALIGN), y_id, y_width, y_temperature + request, y_min_p,
+                         tops, sums, arrivals, form, needed, splits, groups_per_split, FILTERED, TILES,
+                         Y_ALIGN)  # fmt: skip
+    if known is not None:
+        forms += request * tl.num_programs(2) * FORM
+        tell_rejection(y, z, onehot, forms, seeds, positions, uniforms, known + request, met + request * G, launch,
+                       seed, position, x, request, place, last & (place < length), soft, G, z_width, y_width,
+                       z_pos, z_id, y_pos, y_id, GAMMA_BLOCK, FILTERED)  # fmt: skip

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, NamedTuple
 
 import torch
 
 from specnb_kernels.filters import BUCKETS, DIGIT, STATE, thresholds_kernel
-from specnb_kernels.launch import WARPS, Launch, arrivals, tile_layout
+from specnb_kernels.launch import WARPS, Launch, arrivals, kept, tile_layout
 from specnb_kernels.logits import FORM, MIN_P, TOPS
 from specnb_kernels.masses import masses_kernel
 from specnb_kernels.rules import drafts
@@ -15,6 +16,7 @@ from specnb_kernels.rules import drafts
 COMPILER = {"num_warps": 1, "num_stages": 1, "enable_fp_fusion": False}  # a warp sums a tile without a barrier
 SEARCH = COMPILER | {"num_warps": WARPS}
 FILTERS = ("top_k", "top_p", "min_p")
+LAUNCHES = itertools.count(1)  # each that may tell a rejection has a number of its own
 UNUSED_BITS = {torch.bfloat16: 16, torch.float16: 12}  # of a float32, in whole digits
 
 
@@ -27,8 +29,13 @@ class Parameters(NamedTuple):
     min_p: torch.Tensor | None  # float64; 0 is off
 
 
-def forms(draft, y, z, lengths, onehot, y_how: Parameters, z_how: Parameters, stretch: int, splits: int | None):
-    """Return the launches that leave the forms of all rows of z [B, G + 1, V] and y, and what tells readers of them."""
+def forms(draft, y, z, lengths, onehot, y_how: Parameters, z_how: Parameters, stretch: int, splits: int | None,
+          randomness: dict[str, Any] | None = None):  # fmt: skip
+    """Return the launches that leave the forms of all rows of z [B, G + 1, V] and y, and what tells readers of them.
+
+    randomness: that of a verdict which reads no row behind its first rejection; the last launch may then leave out
+    those rows, and their forms are not defined. None: there is no such verdict.
+    """
     rows = tile_layout(y, z, stretch, splits) | drafts(draft, lengths) | {"onehot": onehot}
     count = z.shape[1] + (0 if y is None else y.shape[1])
     shape, device, tiles = (len(z), count), z.device, rows["tile_row"]
@@ -42,14 +49,25 @@ def forms(draft, y, z, lengths, onehot, y_how: Parameters, z_how: Parameters, st
     left = rows | {"sums": torch.empty(*shape, tiles, dtype=torch.int64, device=device)}
     left |= {"y_temperature": y_how.temperature, "z_temperature": z_how.temperature}
     left |= {"y_min_p": y_how.min_p, "z_min_p": z_how.min_p}
-    steps = [Launch(masses_kernel, grid, left | {"FILTERED": 0}, COMPILER)]
+    whole = left | dict.fromkeys(("seeds", "positions", "uniforms", "known", "met"))
+    whole |= {"launch": 0, "seed": 0, "position": 0}
+    last = whole if randomness is None else left | early(draft, randomness)
+    steps = [Launch(masses_kernel, grid, (whole if filtered else last) | {"FILTERED": 0}, COMPILER)]
     for name, wanted in zip(FILTERS[:2], on, strict=False):
         if wanted:
             parameters = {"y_parameter": getattr(y_how, name), "z_parameter": getattr(z_how, name)}
             steps += thresholds(rows | parameters | {"WEIGHED": name == "top_p"}, grid)
     if filtered:
-        steps.append(Launch(masses_kernel, grid, left | {"FILTERED": filtered}, COMPILER))
+        steps.append(Launch(masses_kernel, grid, last | {"FILTERED": filtered}, COMPILER))
     return steps, {"forms": rows["forms"], "form_rows": count, "FILTERED": filtered}
+
+
+def early(draft, randomness: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments by which a launch can tell a rejection, as early.py keeps it, to itself alone."""
+    (batch, gamma), device = draft.shape, draft.device
+    known, met = kept(batch, "known", device, torch.int64), kept(batch * gamma, "met", device)
+    words = {name: randomness[name] for name in ("seeds", "positions", "uniforms", "seed", "position")}
+    return words | {"known": known, "met": met, "launch": next(LAUNCHES)}
 
 
 def thresholds(arguments: dict[str, Any], grid: tuple[int, int, int]) -> list[Launch]:

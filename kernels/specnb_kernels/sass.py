@@ -59,12 +59,16 @@ def load_bytes(instruction: Instruction) -> int:
 
 
 def streaming_loop(code: list[Instruction]) -> list[Instruction]:
-    """Return the loop over whole tiles: with the widest loads, that make integers if there are such, the shortest."""
+    """Return the loop over whole tiles: with the widest loads, that make integers if there are such, the shortest.
+
+    A branch back from code behind the ticket, which ptxas puts last, closes no loop.
+    """
     loops = []
     for branch in code:
         target = re.search(r"0x([0-9a-f]+)", branch.operands) if branch.opcode.startswith("BRA") else None
         if target and int(target[1], 16) < branch.address:
-            loops.append([i for i in code if int(target[1], 16) <= i.address <= branch.address])
+            loop = [i for i in code if int(target[1], 16) <= i.address <= branch.address]
+            loops += [] if any(i.opcode.startswith("ATOMG") for i in loop) else [loop]
 
     def rank(loop):
         return max(map(load_bytes, loop)), any(i.opcode.startswith("F2I") for i in loop), -len(loop)

@@ -1,13 +1,15 @@
 """Bytes that the kernels touch, counted in Triton's interpreter, over the least that a verdict must read.
 
 `TRITON_INTERPRET=1 python -m specnb_kernels.touched 32000` prints a line per input. Every load, store and ticket counts
-with its element's bytes, also where a cache would serve it.
+with its element's bytes, also where a cache would serve it. What early.py spares is a matter of timing, so the two ends
+are counted: nothing, and all that it can.
 """
 
 from __future__ import annotations
 
 import contextlib
 import csv
+import itertools
 import sys
 from collections.abc import Iterator
 
@@ -49,6 +51,29 @@ def counter() -> Iterator[list[int]]:
             delattr(interpreter_builder, name)
 
 
+@contextlib.contextmanager
+def programs_in_turn(backwards: bool = False) -> Iterator[None]:
+    """Run a grid's programs one place of rows after the other, as a GPU starts them; or the last place first."""
+    left: list[tuple[int, int, int]] = []
+    originals = {name: getattr(interpreter_builder, name) for name in ("set_grid_dim", "set_grid_idx")}
+
+    def set_grid_dim(*dims):
+        originals["set_grid_dim"](*dims)
+        left[:] = ((x, y, z) for z, y, x in itertools.product(*map(range, reversed(dims))))
+        left.sort(key=lambda program: program[2], reverse=backwards)
+
+    def set_grid_idx(*_):
+        originals["set_grid_idx"](*left.pop(0))
+
+    for name, changed in zip(originals, (set_grid_dim, set_grid_idx), strict=True):
+        setattr(interpreter_builder, name, changed)
+    try:
+        yield
+    finally:
+        for name in originals:
+            delattr(interpreter_builder, name)
+
+
 def rows(width: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return drafts [1, GAMMA], the draft's logits and the target's, far apart."""
     generator = torch.Generator().manual_seed(seed)
@@ -65,7 +90,7 @@ def uniforms(accepted: int) -> torch.Tensor:
     return u
 
 
-def from_probabilities(width: int, accepted: int, splits: int | None) -> tuple[int, int]:
+def from_probabilities(width: int, accepted: int, splits: int | None, _: bool) -> tuple[int, int]:
     """Return the bytes of kernel A on float32 probabilities, and the least: the one row or pair that decides."""
     draft, y, z = rows(width)
     p, q = z.softmax(-1), y.softmax(-1)
@@ -78,14 +103,17 @@ def from_probabilities(width: int, accepted: int, splits: int | None) -> tuple[i
     return total[0], 4 * width * (1 if accepted == GAMMA else 2)
 
 
-def from_both_logits(width: int, accepted: int, splits: int | None) -> tuple[int, int]:
-    """Return the bytes of kernel B on bfloat16 logits, and the least: each row of both models once."""
+def from_both_logits(width: int, accepted: int, splits: int | None, late: bool) -> tuple[int, int]:
+    """Return the bytes of kernel B on bfloat16 logits, and the least: each row of both models once.
+
+    late: a rejection is known too late to spare a row.
+    """
     draft, y, z = (x if i == 0 else x.bfloat16() for i, x in enumerate(rows(width)))
     drafted = 0, torch.arange(GAMMA), draft[0]
     z[:, :GAMMA] = y
     z[drafted] -= 1  # so that p(x) < q(x), and what is accepted is chosen by the uniforms
     how = [torch.ones(1, dtype=torch.float64), None, None, None]
-    with counter() as total:
+    with counter() as total, programs_in_turn(backwards=late):
         n = from_logits.launch(draft, y, z, None, None, None, None, uniforms(accepted), how, how, 0, 0, 0, 2, stretch=1,
                                splits=splits, tile_splits=2)[1]  # fmt: skip
     assert n.item() == accepted
@@ -93,15 +121,17 @@ def from_both_logits(width: int, accepted: int, splits: int | None) -> tuple[int
 
 
 WAYS = {"token fp32 probabilities": from_probabilities, "token bf16 logits": from_both_logits}
-ACCEPTED = {"all rejected": 0, "all accepted": GAMMA}
+OUTCOMES = {"all rejected": (0, True), "all accepted": (GAMMA, True), "all rejected, known in time": (0, False)}
 
 
 def table(width: int) -> Iterator[dict[str, str | int | float]]:
     """Return a line per way, outcome and number of splits."""
     for way, touched in WAYS.items():
-        for outcome, accepted in ACCEPTED.items():
+        for outcome, (accepted, late) in OUTCOMES.items():
+            if touched is from_probabilities and not late:
+                continue  # it reads no row before it knows
             for load, splits in SPLITS.items():
-                total, least = touched(width, accepted, splits)
+                total, least = touched(width, accepted, splits, late)
                 yield {"way": way, "outcome": outcome, "load": load, "vocabulary": width,
                        "bytes": total, "least bytes": least, "ratio": round(total / least, 4)}  # fmt: skip
 

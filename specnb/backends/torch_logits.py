@@ -12,6 +12,7 @@ from specnb.backends.torch_softmax import TILE
 from specnb.backends.torch_words import multiply_high
 
 CHUNK = 2**17  # logits per pass on a CPU, so that its cache holds the temporaries
+FEW = 1024  # largest logits that a CPU sorts: they mostly decide what filters keep
 _LOG2_E = 1.4426950408889634
 _EXP2 = (1.0, 0.6931471824645996, 0.24022650718688965, 0.05550327152013779, 0.009618056938052177,
          0.0013400427997112274, 0.00015461444854736328)  # fmt: skip
@@ -59,7 +60,7 @@ def _on_cpu(logits, temperature, top_k, top_p, min_p):
     filters = [values.numpy() for values in (top_k, top_p, min_p)]
     kept = z
     if any((values != off).any() for values, off in zip(filters, (0, 1, 0), strict=True)):
-        kept = _filter(z, torch.from_numpy(scale)[:, None], top_k, top_p, min_p)
+        kept = _filter_on_cpu(z, torch.from_numpy(scale)[:, None], top_k, top_p, min_p)
     p = torch_softmax.softmax(kept.numpy(), scale)
     if greedy.any():
         p[greedy] = np.arange(z.shape[1]) == z.numpy()[greedy].argmax(1)[:, None]
@@ -101,22 +102,54 @@ def _filter(z, scale, top_k, top_p, min_p):
     V = z.shape[1]
     descending = z.sort(dim=1, descending=True).values
     top = descending[:, :1]
-    E = (_exp2((descending - top) * scale) * 2.0**44).long()
     k = torch.where(top_k == 0, V, top_k.clamp(max=V))[:, None]
     threshold = descending.gather(1, k - 1)
-    E = torch.where(descending < threshold, 0, E)
-
-    cumulative = E.cumsum(1)
-    repeats = pad(descending[:, 1:] == descending[:, :-1], (1, 0))
-    first_equal = torch.where(repeats, 0, torch.arange(V, device=z.device)).cummax(1).values
-    larger = (cumulative - E).gather(1, first_equal)
-    fraction = (torch.where(top_p < 1, top_p, 0.5) * 2.0**63).long() << 1
-    nucleus = (larger < multiply_high(fraction[:, None], cumulative[:, -1:])) | (top_p == 1)[:, None]
-    in_nucleus = torch.where(nucleus, descending, top).amin(1, keepdim=True)
-    threshold = torch.maximum(threshold, in_nucleus)
-
+    E = torch.where(descending < threshold, 0, _masses(descending, top, scale))
+    nucleus, _ = _nucleus(descending, E, E.sum(1, keepdim=True), top_p)
+    threshold = torch.maximum(threshold, nucleus)
     frequent = _exp2((z - top) * scale) >= min_p.float()[:, None]
     return torch.where((z >= threshold) & frequent, z, -torch.inf)
+
+
+def _filter_on_cpu(z, scale, top_k, top_p, min_p, few=FEW):
+    """Return what `_filter` does, without what doesn't occur; the largest `few` logits are sorted, if these decide."""
+    V = z.shape[1]
+    few = min(V, max(few, int(top_k.clamp(max=V).max())))
+    descending = z.topk(few).values
+    top, off = descending[:, :1], top_k == 0
+    threshold = descending.gather(1, torch.where(off, 1, top_k.clamp(max=few))[:, None] - 1)
+    threshold.masked_fill_(off[:, None], -torch.inf)
+    if bool((top_p != 1).any()):
+        whole = _masses(z, top, scale).masked_fill_(z < threshold, 0).sum(1, keepdim=True)
+        E = _masses(descending, top, scale).masked_fill_(descending < threshold, 0)
+        nucleus, more = _nucleus(descending, E, whole, top_p)
+        if few < V and bool(more.any()):
+            return _filter_on_cpu(z, scale, top_k, top_p, min_p, V)
+        threshold = torch.maximum(threshold, nucleus)
+    kept = z >= threshold
+    if bool((min_p != 0).any()):
+        kept &= _exp2((z - top) * scale) >= min_p.float()[:, None]
+    return z.masked_fill(~kept, -torch.inf)
+
+
+def _masses(z, top, scale):
+    """Return the integer masses of logits relative to the largest, int64."""
+    return (_exp2((z - top) * scale) * 2.0**44).long()
+
+
+def _nucleus(descending, E, whole, top_p):
+    """Return the smallest logit [B, 1] that top-p keeps of sorted ones with masses E, and if it keeps all [B].
+
+    whole [B, 1]: the mass of all logits, of which these may be the largest. Where top-p is off nothing is dropped.
+    """
+    off = (top_p == 1)[:, None]
+    repeats = pad(descending[:, 1:] == descending[:, :-1], (1, 0))
+    first_equal = torch.where(repeats, 0, torch.arange(E.shape[1], device=E.device)).cummax(1).values
+    larger = (E.cumsum(1) - E).gather(1, first_equal)
+    fraction = (torch.where(top_p < 1, top_p, 0.5) * 2.0**63).long() << 1
+    kept = larger < multiply_high(fraction[:, None], whole)
+    smallest = torch.where(kept, descending, descending[:, :1]).amin(1, keepdim=True)
+    return smallest.masked_fill(off, -torch.inf), kept[:, -1] & ~off[:, 0]
 
 
 def _softmax(z, scale):
