@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -138,6 +139,26 @@ def best_speedup(data: pd.DataFrame) -> Figure:
         f"to {last.max():.1f} at {most}",
         loc="left",
     )
+    return plots.closed(figure)
+
+
+def latency(data: pd.DataFrame) -> Figure:
+    """Draw the time of a batch's verdicts over the batch, one line per way.
+
+    data: tidy, columns way, batch, microseconds: predictions all of them. The first way gives the title its numbers.
+    """
+    ways = list(data["way"].unique())
+    times = data.pivot(index="batch", columns="way", values="microseconds").sort_index()
+    figure, axes = plots.blank()
+    for way, look, marker in zip(ways, _looks(len(ways)), itertools.cycle("os^Dv"), strict=False):
+        axes.plot(times.index, times[way], marker=marker, mec=plots.BLACK, label=way, **look)
+    _batches(axes, data["batch"])
+    axes.set(yscale="log", ylabel="predicted time (µs)")
+    axes.legend(loc="upper left", frameon=False)
+    fewest, most = times.index.min(), times.index.max()
+    least, longest = times.loc[fewest, ways[0]], times.loc[most, ways[0]]
+    title = f"{ways[0]}: {least:.0f} µs at batch {fewest}, {longest:.0f} at {most}, predicted"
+    axes.set_title(title, loc="left")
     return plots.closed(figure)
 
 

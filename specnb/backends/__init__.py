@@ -56,7 +56,7 @@ def default_name(array: Any, rule: Rule | None = None) -> str:
 
 def load(name: str, device: str | None = None) -> ModuleType:
     """Import a backend by name, or raise `SpecnbError` with the reason why it can't run."""
-    if name not in NAMES:
+    if not isinstance(name, str) or name not in NAMES:
         raise SpecnbError(f"backend {name!r} is unknown; expected one of {', '.join(NAMES)}, or None to choose")
     if reason := why_not(name, device):
         raise SpecnbError(

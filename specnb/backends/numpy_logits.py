@@ -42,10 +42,11 @@ def probabilities(logits, temperature, top_k, top_p, min_p):
         whole, none_greedy = usable.all(), sampled.all()
         z = z if whole else np.where(usable[:, None], z, np.float32(0))
         scale = (LOG2_E / (temperature if none_greedy else np.where(sampled, temperature, 1.0))).astype(np.float32)
-        p = _softmax(_filter(z, scale, top_k, top_p, min_p), scale)
+        p = _softmax(_filter(z, scale, top_k, top_p, min_p), scale) if sampled.any() else np.empty_like(z)
     if not none_greedy:
-        greedy = ~sampled
-        p[greedy] = np.arange(V) == z[greedy].argmax(axis=1)[:, None]
+        greedy = np.flatnonzero(~sampled)
+        p[greedy] = 0
+        p[greedy, z[greedy].argmax(axis=1)] = 1
     if not whole:
         p[~usable] = np.nan
     return p

@@ -104,6 +104,7 @@ def _verdict_of_logits(
         y = None
     on_cpu = torch_words.on_cpu(z.device) and len(draft)
     if on_cpu and rule_name == "coupled":
+
         def rows_of(some, i):
             return probabilities(z[some, i], *(values[some] for values in parameters))
 

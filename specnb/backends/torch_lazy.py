@@ -36,18 +36,27 @@ class Side(NamedTuple):
         """Return the same of one request."""
         temperature, *filters = (values[b].item() for values in self.parameters)
         simple = temperature > 0 and filters == [0, 1, 0]
-        return Request(self.logits[b], temperature if simple else None, [v[b : b + 1] for v in self.parameters])
+        return Request(self.logits[b], temperature if simple else None, [v[b : b + 1] for v in self.parameters], {})
 
 
 class Request(NamedTuple):
-    """One request's logits [R, V], its temperature (None: 0, or a filter follows) and its parameters, each [1]."""
+    """One request's logits [R, V], its temperature (None: 0, or a filter follows) and its parameters, each [1].
+
+    rows: those that have been made, since a draft in doubt needs its row before the correction does.
+    """
 
     logits: Tensor
     temperature: float | None
     parameters: list[Tensor]
+    rows: dict[int, Tensor]
 
     def row(self, i):
         """Return the probabilities of row i as the contract has them, float32 [V]; NaN in a dead row."""
+        if i not in self.rows:
+            self.rows[i] = self._made(i)
+        return self.rows[i]
+
+    def _made(self, i):
         if self.temperature is not None:
             return row_of(self.logits[i], self.temperature)
         return probabilities(self.logits[i : i + 1], *self.parameters)[0]

@@ -9,5 +9,6 @@ and imperfect kernels come on top, and have to be measured.
 from specnb.roofline.chips import Chip
 from specnb.roofline.shapes import Forward, ModelShape, Precision, Work
 from specnb.roofline.speculation import Speculation
+from specnb.roofline.verdicts import verdict_bytes, verdict_seconds
 
-__all__ = ["Chip", "Forward", "ModelShape", "Precision", "Speculation", "Work"]
+__all__ = ["Chip", "Forward", "ModelShape", "Precision", "Speculation", "Work", "verdict_bytes", "verdict_seconds"]
