@@ -19,6 +19,7 @@ import tarfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -140,8 +141,13 @@ def forward(model: LlamaForCausalLM, ids: Tensor, cache: DynamicCache | None = N
 
 
 def train(name: str, steps: int, loss_of: Loss, work: Path, every: int) -> LlamaForCausalLM:
+    """Train the target or the draft from its first weights: see `fit`."""
+    return fit(name, make_model(name), PEAK_RATES[name], steps, loss_of, work, every)
+
+
+def fit(name: str, model: Any, peak: float, steps: int, loss_of: Callable, work: Path, every: int) -> Any:
     """Minimise `loss_of(model, step)` with AdamW from the last checkpoint if any; leave one `every` steps."""
-    model, first, path = make_model(name), 0, work / f"{name}.pt"
+    first, path = 0, work / f"{name}.pt"
     groups = [
         {"params": [p for p in model.parameters() if p.ndim > 1], "weight_decay": 0.1},
         {"params": [p for p in model.parameters() if p.ndim == 1], "weight_decay": 0.0},
@@ -155,7 +161,7 @@ def train(name: str, steps: int, loss_of: Loss, work: Path, every: int) -> Llama
     progress = tqdm(range(first, steps), initial=first, total=steps, desc=name, mininterval=5)
     for step in progress:
         for group in optimizer.param_groups:
-            group["lr"] = PEAK_RATES[name] * rate(step, steps)
+            group["lr"] = peak * rate(step, steps)
         loss = loss_of(model, step)
         optimizer.zero_grad()
         loss.backward()

@@ -156,7 +156,7 @@ def test_ngram_trains_on_text_with_a_tokenizer():
     "holds float64; expected integer ids": lambda: NGramDrafter.train([0.5]),
     "has negative ids": lambda: NGramDrafter.train([[1], [-1]]),
     "shortest is 3 and longest 2; expected": lambda: PromptLookupDrafter(3, 2),
-    RANGE.format(0): lambda: decoded(tiny(), EarlyExitDrafter(0)),
+    "layers is 0; expected an integer >= 1": lambda: EarlyExitDrafter(0),
     RANGE.format(3): lambda: decoded(tiny(), EarlyExitDrafter(3)),
     "trained on ids up to 20; expected at most 11": lambda: decoded(tiny(), NGramDrafter.train([20])),
 }.items(), ids=lambda value: None)  # fmt: skip

@@ -8,6 +8,8 @@ the batch, and `calls`. The drafter itself holds no state, so one may serve seve
 from specnb.decoding.adaptive import AdaptiveGamma
 from specnb.drafters.cross_vocabulary import CrossVocabularyDrafter
 from specnb.drafters.early_exit import EarlyExitDrafter
+from specnb.drafters.heads import HeadsDrafter
+from specnb.drafters.heads_modules import IndependentHeads, SequentialHead, save_heads
 from specnb.drafters.lookup import PromptLookupDrafter
 from specnb.drafters.model import ModelDrafter, ModelRun
 from specnb.drafters.ngram import NGramDrafter
@@ -20,11 +22,15 @@ __all__ = [
     "DraftRun",
     "Drafter",
     "EarlyExitDrafter",
+    "HeadsDrafter",
+    "IndependentHeads",
     "ModelDrafter",
     "ModelRun",
     "NGramDrafter",
     "NoDrafts",
     "PromptLookupDrafter",
+    "SequentialHead",
     "SharedVocabulary",
+    "save_heads",
     "shared_vocabulary",
 ]

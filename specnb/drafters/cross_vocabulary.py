@@ -10,12 +10,13 @@ import numpy as np
 import torch
 
 from specnb.arrays import to_numpy
+from specnb.decoding.arguments import check_tokenizer
 from specnb.decoding.cache import CachedModel
-from specnb.decoding.support import check_model
+from specnb.decoding.support import check_kind, check_model
 from specnb.drafters.drawing import Path
 from specnb.drafters.vocabularies import SharedVocabulary, Translator, shared_vocabulary
 from specnb.errors import SpecnbError
-from specnb.sampling import Sampling
+from specnb.sampling import Sampling, sampling_or_default
 
 if TYPE_CHECKING:
     from specnb.decoding.batch import Batch
@@ -44,6 +45,12 @@ class CrossVocabularyDrafter:
     tokenizer: Any = field(repr=False)
     target_tokenizer: Any = field(repr=False)
     sampling: Sampling | None = None
+
+    def __post_init__(self) -> None:
+        check_kind("draft", self.model)
+        check_tokenizer("tokenizer", self.tokenizer, "the draft's")
+        check_tokenizer("target_tokenizer", self.target_tokenizer, "the target's")
+        sampling_or_default(self.sampling)
 
     @functools.cached_property
     def shared(self) -> SharedVocabulary:

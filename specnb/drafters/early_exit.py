@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import nn
 
+from specnb.decoding.arguments import check_count
 from specnb.decoding.cache import CachedModel
 from specnb.drafters.model import ModelRun
 from specnb.errors import SpecnbError
-from specnb.sampling import Sampling
+from specnb.sampling import Sampling, sampling_or_default
 
 if TYPE_CHECKING:
     from specnb.decoding.batch import Batch
@@ -36,6 +37,10 @@ class EarlyExitDrafter:
 
     layers: int
     sampling: Sampling | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "layers", check_count("layers", self.layers, least=1))
+        sampling_or_default(self.sampling)
 
     def start(self, batch: Batch, chooser: Chooser, gamma: int, target: CachedModel) -> DraftRun:
         """Return a run on the target's cache."""
@@ -66,14 +71,14 @@ class EarlyExitRun(ModelRun):
 
 
 def first_layers(model: Any, count: int) -> Any:
-    """Return a model that shares all modules with another one but ends after its first layers.
+    """Return a model that shares all modules with another one but ends after its first layers, count >= 1.
 
     Raises
     ------
-    SpecnbError : a count outside 1 … all, or a model whose layers aren't one list.
+    SpecnbError : a count above all, or a model whose layers aren't one list.
     """
     total = model.config.get_text_config(decoder=True).num_hidden_layers
-    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= total:
+    if count > total:
         raise SpecnbError(f"layers is {count!r}; expected 1 … {total}, the layers of {type(model).__name__}")
     lists = [name for name, m in model.named_modules() if isinstance(m, nn.ModuleList) and len(m) == total]
     if len(lists) != 1 or getattr(model.config.get_text_config(decoder=True), "num_kv_shared_layers", 0):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from specnb.decoding.arguments import check_count
 from specnb.decoding.choosing import Proposal
 from specnb.errors import SpecnbError
 
@@ -37,12 +38,11 @@ class PromptLookupDrafter:
     longest: int = 16
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.shortest, int) and isinstance(self.longest, int)) or not (
-            1 <= self.shortest <= self.longest
-        ):
+        for name in ("shortest", "longest"):
+            object.__setattr__(self, name, check_count(name, getattr(self, name), least=1))
+        if self.shortest > self.longest:
             raise SpecnbError(
-                f"shortest is {self.shortest!r} and longest {self.longest!r}; expected integers with "
-                "1 <= shortest <= longest"
+                f"shortest is {self.shortest} and longest {self.longest}; expected 1 <= shortest <= longest"
             )
 
     def start(self, batch: Batch, chooser: Chooser, gamma: int, target: CachedModel) -> DraftRun:

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from specnb.decoding.cache import CachedModel
-from specnb.decoding.support import check_model
+from specnb.decoding.support import check_kind, check_model
 from specnb.drafters.drawing import Path
-from specnb.sampling import Sampling
+from specnb.sampling import Sampling, sampling_or_default
 
 if TYPE_CHECKING:
     from specnb.decoding.batch import Batch
@@ -30,6 +30,10 @@ class ModelDrafter:
 
     model: Any
     sampling: Sampling | None = None
+
+    def __post_init__(self) -> None:
+        check_kind("draft", self.model)
+        sampling_or_default(self.sampling)
 
     def start(self, batch: Batch, chooser: Chooser, gamma: int, target: CachedModel) -> DraftRun:
         """Return a fresh cache for these requests."""

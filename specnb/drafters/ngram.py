@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import operator
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +11,10 @@ import numpy as np
 import torch
 
 from specnb.arrays import is_torch, to_numpy
+from specnb.decoding.arguments import check_count, check_tokenizer, kind_of
 from specnb.drafters.drawing import Path
 from specnb.errors import SpecnbError
-from specnb.sampling import Sampling
+from specnb.sampling import Sampling, sampling_or_default
 
 if TYPE_CHECKING:
     from specnb.decoding.batch import Batch
@@ -41,6 +43,17 @@ class NGramDrafter:
     tables: tuple[Table, ...] = field(repr=False)
     vocabulary: int
     sampling: Sampling | None = None
+
+    def __post_init__(self) -> None:
+        check_count("vocabulary", self.vocabulary, least=1)
+        made = isinstance(self.tables, tuple) and len(self.tables) and isinstance(self.tables[0], dict)
+        known = self.tables[0].get(()) if made else None
+        if known is None or int(np.max(known[0], initial=0)) >= self.vocabulary:
+            raise SpecnbError(
+                f"tables are {type(self.tables).__name__}; expected those of NGramDrafter.train, whose ids are below "
+                f"vocabulary, {self.vocabulary}"
+            )
+        sampling_or_default(self.sampling)
 
     @property
     def order(self) -> int:
@@ -71,19 +84,22 @@ class NGramDrafter:
         >>> drafter.row([0, 7]).tolist()  # 7 never occurred: how often each token did
         [0, 3, 2, 1]
         """
-        if isinstance(order, bool) or not isinstance(order, int) or order < 1:
-            raise SpecnbError(f"order is {order!r}; expected an integer >= 1: 2 counts pairs")
+        order = check_count("order", order, least=1)
         texts = list(_texts(text, tokenizer))
         if not any(len(ids) for ids in texts):
             raise SpecnbError("the training text has no token; expected at least one")
         if min(int(ids.min(initial=0)) for ids in texts) < 0:
             raise SpecnbError("the training text has negative ids; expected the target's token ids, without padding")
         vocabulary = 1 + max(int(ids.max(initial=0)) for ids in texts)
-        return cls(tuple(_count(texts, n) for n in range(1, order + 1)), vocabulary, sampling)
+        orders = range(1, min(order, max(map(len, texts))) + 1)  # there are no longer ones
+        return cls(tuple(_count(texts, n) for n in orders), vocabulary, sampling)
 
     def row(self, context: Any) -> np.ndarray:
         """Return the counts int64 [vocabulary] of what followed the longest known end of a context."""
-        context = [int(token) for token in context]
+        try:
+            context = [operator.index(token) for token in context]
+        except TypeError as error:
+            raise SpecnbError(f"context is {context!r}; expected a list of ids") from error
         for n in range(min(self.order - 1, len(context)), -1, -1):
             if (known := self.tables[n].get(tuple(context[len(context) - n :]))) is not None:
                 counts = np.zeros(self.vocabulary, np.int64)
@@ -134,19 +150,31 @@ class NGramRun:
 
 def _texts(text: Any, tokenizer: Any) -> Iterable[np.ndarray]:
     """Return each text as int64 [length]."""
-    if isinstance(text, str) or (isinstance(text, (list, tuple)) and text and isinstance(text[0], str)):
-        if tokenizer is None:
-            raise SpecnbError("the training text is a string; expected a tokenizer with it, tokenizer=...")
-        return [_ids(tokenizer(one).input_ids) for one in ([text] if isinstance(text, str) else text)]
+    if isinstance(text, (bytes, Mapping, Set)) or not isinstance(text, Iterable):
+        raise SpecnbError(f"the training text is {kind_of(text)}; expected ids, lists of ids, or strings")
     if hasattr(text, "ndim"):
         array = _ids(text)
-        return array.reshape(-1, array.shape[-1]) if array.ndim else array[None, None]
-    texts = list(text)
-    return [_ids(texts)] if all(np.ndim(one) == 0 for one in texts) else [_ids(one) for one in texts]
+        return list(array.reshape(-1, array.shape[-1] if array.ndim and array.size else 1)) if array.size else []
+    texts = [text] if isinstance(text, str) else list(text)
+    if texts and all(isinstance(one, str) for one in texts):
+        return [_ids(ids) for ids in _written(texts, tokenizer)]
+    flat = not any(isinstance(one, Iterable) and getattr(one, "ndim", 1) for one in texts)
+    return [_ids(texts)] if flat else [_ids(one).reshape(-1) for one in texts]
+
+
+def _written(texts: list[str], tokenizer: Any) -> list[Any]:
+    """Return the ids of strings."""
+    if tokenizer is None:
+        raise SpecnbError("the training text is a string; expected a tokenizer with it, tokenizer=...")
+    check_tokenizer("tokenizer", tokenizer, "the target's")
+    return [tokenizer(text).input_ids for text in texts]
 
 
 def _ids(values: Any) -> np.ndarray:
-    array = to_numpy(values) if is_torch(values) else np.asarray(values)
+    try:
+        array = to_numpy(values) if is_torch(values) else np.asarray(values)
+    except ValueError as error:  # rows of different lengths
+        raise SpecnbError(f"the training text has {kind_of(values)}s within lists; expected lists of ids") from error
     if array.size and array.dtype.kind not in "iu":
         raise SpecnbError(f"the training text holds {array.dtype}; expected integer ids, or strings with a tokenizer")
     return array.astype(np.int64)

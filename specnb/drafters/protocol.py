@@ -40,7 +40,8 @@ class Drafter(Protocol):
     def start(self, batch: Batch, chooser: Chooser, gamma: int, target: CachedModel) -> DraftRun:
         """Return a fresh state for these requests, or raise `SpecnbError` if it can't serve them.
 
-        target is the model to be decoded with its cache, for drafters that draw from it; they leave it as it is.
+        target is the model to be decoded with its cache, for drafters that draw from it; they leave it as it is. One
+        that continues the model's hidden states gets them by setting `target.states` to a `States`.
         """
         ...
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from specnb.decoding.arguments import check_tokenizer
 from specnb.errors import SpecnbError
 
 BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
@@ -85,6 +86,8 @@ def shared_vocabulary(target_tokenizer: Any, draft_tokenizer: Any) -> SharedVoca
     Source: token-level intersection, Timor et al., "Accelerating LLM Inference with Lossless Speculative Decoding
     Algorithms for Heterogeneous Vocabularies", ICML 2025, section 4.
     """
+    check_tokenizer("target_tokenizer", target_tokenizer, "the target's")
+    check_tokenizer("tokenizer", draft_tokenizer, "the draft's")
     target, draft = surfaces(target_tokenizer), surfaces(draft_tokenizer)
     pairs = list(_special_pairs(target_tokenizer, draft_tokenizer).items())
     pairs += [(i, draft[text]) for text, i in target.items() if text in draft]
