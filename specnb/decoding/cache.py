@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,8 @@ import numpy as np
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from specnb.decoding.ranks import ranks_of
+from specnb.decoding.states import States
 from specnb.decoding.windows import visible_slots, windows
 
 
@@ -77,13 +80,16 @@ class CachedModel:
     """A model with its cache: feeds it what it hasn't seen and forgets what was rejected.
 
     seen: int64 [R], tokens of each row in the cache. Invariant of the loop: committed − 1 for the target.
-    calls: forwards so far.
+    calls: forwards so far. ranks: the processes that the model is split over, or None; each caches its own heads.
+    states: what takes the hidden states of each forward, if a drafter reads them.
     """
 
     def __init__(self, model: Any, rows: int, size: int) -> None:
         self.model, self.device = model, model.device
         self.seen = np.zeros(rows, np.int64)
         self.calls = 0
+        self.states: States | None = None
+        self.ranks = ranks_of(model)
         self.step = Step(size)
         layer: Any = functools.partial(RowLayer, self.step)
         self.cache = Cache(layer_class_to_replicate=layer)
@@ -106,17 +112,22 @@ class CachedModel:
         ends : int64 [R], the length of each row with these tokens; kept, so not to be changed by the caller.
         keep : columns to return, counted from the right.
         """
+        if self.ranks is not None:
+            self.ranks.agree("feeds", tokens.cpu().numpy(), ends)
         mask, positions = self._place(tokens.shape[1], ends)
         arguments: dict[str, Any] = {self.cache_name: self.cache}
         if self.keeps_logits:
             arguments["logits_to_keep"] = keep
-        output = self.model(
-            input_ids=tokens.to(self.device).clamp(0, self.last_id),
-            attention_mask=mask,
-            position_ids=positions,
-            use_cache=True,
-            **arguments,
-        )
+        with nullcontext() if self.states is None else self.states.taken(self.model, self.cache, ends):
+            output = self.model(
+                input_ids=tokens.to(self.device).clamp(0, self.last_id),
+                attention_mask=mask,
+                position_ids=positions,
+                use_cache=True,
+                **arguments,
+            )
+        if self.states is not None and not self.calls:
+            self.states.check(self.model, output.logits[:, -1:])
         self.seen = ends
         self.calls += 1
         return output.logits[:, -keep:]
@@ -128,6 +139,8 @@ class CachedModel:
     def keep(self, rows: np.ndarray) -> None:
         """Keep only these rows of the batch, in this order."""
         self.seen = self.seen[rows]
+        if self.states is not None:
+            self.states.keep(rows)
         self.cache.batch_select_indices(torch.from_numpy(rows).to(self.device))
 
     def _place(self, width: int, ends: np.ndarray) -> tuple[Any, torch.Tensor]:

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from tqdm import tqdm
 
 from specnb import rules
 from specnb.decoding.adaptive import AdaptiveGamma
+from specnb.decoding.arguments import callables, check_count, check_drafter, check_switch
 from specnb.decoding.batch import left_padding, read_prompts
 from specnb.decoding.choosing import OVERLAPS, choose_backend
 from specnb.decoding.ends import stop_string_criteria
@@ -28,6 +28,7 @@ from specnb.drafters import Drafter
 from specnb.errors import SpecnbError
 from specnb.rules import Rule
 from specnb.sampling import Sampling
+from specnb.streams import STREAMS
 
 
 def generate(
@@ -59,7 +60,8 @@ def generate(
 
     Parameters
     ----------
-    target : decoder-only transformers model with full or sliding attention (eager or sdpa), in eval mode.
+    target : decoder-only transformers model with full or sliding attention (eager or sdpa), in eval mode. If it is
+        split by tensor parallelism, every rank makes the same call and gets the same tokens.
     drafter : one of `specnb.drafters`, or anything with its protocol; None decodes token by token, as the
         rule "coupled" does.
     input_ids : int [B, L] (or [L]), or a list of B prompts of any length.
@@ -98,13 +100,13 @@ def generate(
     Raises
     ------
     SpecnbError : a model that can't be decoded here, a bad prompt, seed or budget; during the run, rows that
-        are no distribution, with request and position. Models and configs are left as they were.
+        are no distribution, with request and position, or ranks that differ. Models and configs are left as they were.
 
     Source: Leviathan, Kalman, Matias, "Fast Inference from Transformers via Speculative Decoding", ICML 2023.
     """
     begun = time.perf_counter()
     max_new_tokens = check_count("max_new_tokens", max_new_tokens)
-    copies = check_count("num_return_sequences", num_return_sequences, least=1)
+    copies = check_count("num_return_sequences", num_return_sequences, least=1, most=STREAMS)
     gamma = gamma if isinstance(gamma, AdaptiveGamma) else check_count("gamma", gamma)
     check_drafter(drafter)
     prompts = [prompt for prompt in read_prompts(input_ids, attention_mask) for _ in range(copies)]
@@ -118,17 +120,20 @@ def generate(
         seed=seed,
         backend=choose_backend(backend, target.device, rule),
         stops=stop_ids(target, eos_token_id),
-        processors=list(logits_processor or ()),
-        criteria=[*(stopping_criteria or ()), *stop_string_criteria(stop_strings, tokenizer)],
+        processors=callables("logits_processor", logits_processor, "transformers.LogitsProcessor"),
+        criteria=[
+            *callables("stopping_criteria", stopping_criteria, "transformers.StoppingCriteria"),
+            *stop_string_criteria(stop_strings, tokenizer),
+        ],
         streamers=streamer,
         cache=cache,
         constraint=constraint,
         cache_padding=left_padding(attention_mask, len(prompts)),
-        record=record,
+        record=check_switch("record", record),
         trace=trace,
     )  # fmt: skip
     device = input_ids.device if torch.is_tensor(input_ids) else torch.device("cpu")
-    return decode(plan, device=device, progress=progress, begun=begun)
+    return decode(plan, device=device, progress=check_switch("progress", progress), begun=begun)
 
 
 def decode(plan: Plan, *, device: torch.device, progress: bool = False, begun: float | None = None) -> Generation:
@@ -154,6 +159,8 @@ def _run_through(run: Run, progress: bool) -> None:
     with tqdm(total=int(run.batch.remaining.sum()), unit="token", disable=not progress) as bar:
         while run.batch.rows.size:
             bar.update(run.round())
+    if run.target.ranks is not None:
+        run.target.ranks.agree("has decoded", run.batch.tokens, run.batch.lengths)
 
 
 def _generation(plan: Plan, run: Run, device: torch.device, interrupted: bool, begun: float) -> Generation:
@@ -170,19 +177,3 @@ def _generation(plan: Plan, run: Run, device: torch.device, interrupted: bool, b
         sequences, lengths, prompt_lengths, stats, gamma, plan.rule, run.chooser.backend, interrupted, rounds, plan,
         None if plan.trace is None else Path(plan.trace),
     )  # fmt: skip
-
-
-def check_drafter(drafter: Any) -> None:
-    """Raise `SpecnbError` unless it is a drafter or None."""
-    if drafter is None or (callable(getattr(drafter, "start", None)) and not isinstance(drafter, type)):
-        return
-    what = f"the class {drafter.__name__}" if isinstance(drafter, type) else type(drafter).__name__
-    hint = "wrap it: specnb.drafters.ModelDrafter(model)" if isinstance(drafter, torch.nn.Module) else "or None"
-    raise SpecnbError(f"drafter is {what}; expected one of specnb.drafters, {hint}")
-
-
-def check_count(name: str, value: Any, least: int = 0) -> int:
-    """Return an integer argument, or raise `SpecnbError`."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise SpecnbError(f"{name} is {value!r}; expected an integer >= {least}")
-    return int(value)
