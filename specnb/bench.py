@@ -59,6 +59,26 @@ def constrained(args: Namespace) -> list[dict[str, Any]]:
     return rows
 
 
+def heads(args: Namespace) -> list[dict[str, Any]]:
+    """Measure the bundled heads against the bundled draft model: acceptance by position, c and speed, in one run."""
+    import torch
+
+    import specnb
+    from specnb.decoding.heads_bench import compare_heads
+    from specnb.drafters import HeadsDrafter
+
+    torch.set_num_threads(args.threads)
+    target, draft, tokenizer = specnb.load_pair()
+    drafters = {f"{kind} heads": HeadsDrafter.bundled(kind) for kind in ("sequential", "independent")}
+    settings = {"gamma": args.gamma, "max_new_tokens": args.tokens, "seed": args.seed, "repeats": args.repeats}
+    settings |= {"sampling": specnb.Sampling(args.temperature), "spread": prompts(tokenizer, SPREAD)}
+    rows = []
+    for batch in args.batch:
+        measured = compare_heads(target, draft, drafters, prompts(tokenizer, batch), **settings)
+        rows += [rounded({"device": device(), "temperature": args.temperature} | row) for row in measured]
+    return rows
+
+
 def speed(args: Namespace) -> list[dict[str, Any]]:
     """Measure what the pair's acceptance, c, v and the loop predict, and what it achieves, cause by cause."""
     import torch
@@ -97,9 +117,7 @@ def copy(args: Namespace) -> list[dict[str, Any]]:
     torch.set_num_threads(args.threads)
     target, tokenizer = copying.load_smollm2()
     asked = copying.copy_prompts(tokenizer, passages(3))
-    found = copying.compare_copying(
-        target, asked, gamma=args.gamma, max_new_tokens=args.tokens, repeats=args.repeats
-    )
+    found = copying.compare_copying(target, asked, gamma=args.gamma, max_new_tokens=args.tokens, repeats=args.repeats)
     return [rounded(row | {"device": device()}) for row in found]
 
 

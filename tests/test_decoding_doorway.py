@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -213,3 +215,54 @@ def test_warpers_become_a_sampling_only_where_it_means_the_same():
     sampling, rest = as_sampling([K], False)
     assert sampling.temperature == 0
     assert np.array(rest).tolist() == [K]
+
+
+def test_a_constraint_holds_as_it_does_in_specnb_generate():
+    """On inputs with padding: the tokens of `specnb.generate`, and by the rule coupled those of plain decoding."""
+    target, draft, tokenizer = specnb.load_pair()
+    constraint = specnb.Grammar.regex("(Good|Sweet) [a-z]{3,8}, good (night|morrow)", tokenizer)
+    tokenizer.padding_side = "left"
+    inputs = tokenizer(["ROMEO.\n", "[Enter the King and JULIET.]\n"], return_tensors="pt", padding=True)
+    options = {"max_new_tokens": 40, "rule": "coupled", "seed": 5, "constraint": constraint}
+    expected = specnb.generate(target, None, **inputs, **options)
+
+    del options["max_new_tokens"]
+    for drafter in (ModelDrafter(draft), None):
+        method = specnb.custom_generate(drafter, gamma=4, **options)
+        output = target.generate(
+            **inputs, do_sample=True, top_k=0, max_new_tokens=40, return_dict_in_generate=True, custom_generate=method
+        )
+        assert [output.generation.tokens(row) for row in range(2)] == [expected.tokens(row) for row in range(2)]
+    texts = expected.text(tokenizer, prompt=False)
+    assert all(re.fullmatch("(Good|Sweet) [a-z]{3,8}, good (night|morrow)", text) for text in texts)
+
+
+def test_what_is_no_constraint_or_backend_is_said_at_once():
+    with pytest.raises(SpecnbError, match=r"constraint is '\[ab\]'; expected one from specnb.Grammar"):
+        specnb.custom_generate(None, constraint="[ab]")
+    with pytest.raises(SpecnbError, match="constraint is the class Grammar; expected one from"):
+        specnb.custom_generate(None, constraint=specnb.Grammar)
+    with pytest.raises(SpecnbError, match="backend 'foo' is unknown; expected one of"):
+        specnb.custom_generate(None, backend="foo")
+
+
+@pytest.mark.parametrize("mask", [[[1, 1, 1], [1, 1, 1]], [[0, 1, 1], [1, 1, 1]], [[1, 1, 1], [1, 1, 0]]], ids=str)
+def test_positions_are_those_of_the_mask_or_refused(mask):
+    target, ids, mask = tiny(), torch.tensor([[1, 2, 3], [4, 5, 6]]), torch.tensor(mask)
+    method = specnb.custom_generate(ModelDrafter(tiny(seed=1)), gamma=2)
+    options = {"attention_mask": mask, "max_new_tokens": 4, "do_sample": False, "pad_token_id": 0}
+    expected = target.generate(ids, custom_generate=method, **options).tolist()
+    own = (mask.cumsum(1) - 1).clamp(min=0)
+    assert target.generate(ids, custom_generate=method, position_ids=own, **options).tolist() == expected
+    for other in (own + 1, own + torch.tensor([[0, 0, 5]]), own[:1] * 0, own[:, 1:], torch.zeros(0)):
+        with pytest.raises(SpecnbError, match="position_ids came that the attention_mask doesn't give"):
+            target.generate(ids, custom_generate=method, position_ids=other, **options)
+
+
+def test_behind_padding_on_the_right_a_request_goes_on_with_its_own_text():
+    target, ids, mask = tiny(), torch.tensor([[1, 2, 0], [4, 5, 6]]), torch.tensor([[1, 1, 0], [1, 1, 1]])
+    method = specnb.custom_generate(ModelDrafter(tiny(seed=1)), gamma=2)
+    options = {"max_new_tokens": 4, "do_sample": False, "pad_token_id": 0, "custom_generate": method}
+    both = target.generate(ids, attention_mask=mask, **options)
+    alone = target.generate(ids[:1, :2], **options)
+    assert both[0, 3:].tolist() == alone[0, 2:].tolist()

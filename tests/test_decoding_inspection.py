@@ -148,9 +148,7 @@ def test_strips_show_each_round_with_what_became_of_its_tokens():
 def test_a_trace_can_be_read_after_an_interrupt_and_memory_is_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr(tracing, "FILE_BYTES", 2_000)
     drafter = ScriptedDrafter([1, 2], 12, interrupt_at=5)
-    run = specnb.generate(
-        tiny(), drafter, PROMPTS[:2], max_new_tokens=20, gamma=3, seed=1, trace=tmp_path / "a"
-    )
+    run = specnb.generate(tiny(), drafter, PROMPTS[:2], max_new_tokens=20, gamma=3, seed=1, trace=tmp_path / "a")
     assert run.interrupted
     stored = list(tracing.read(tmp_path / "a"))
     assert [(t.step, t.row, t.position, t.accepted, t.emitted) for t in stored] == [

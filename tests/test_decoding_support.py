@@ -246,9 +246,7 @@ def test_other_kinds_of_models_with_windows_decode_ragged_batches(kind):
         )  # fmt: skip
         expected.append(run[0, len(prompt) :].tolist())
     for drafter in (ModelDrafter(tiny(seed=1)), EarlyExitDrafter(1), ModelDrafter(model)):
-        run = specnb.generate(
-            model, drafter, prompts, max_new_tokens=12, gamma=3, sampling=specnb.Sampling(0), seed=0
-        )
+        run = specnb.generate(model, drafter, prompts, max_new_tokens=12, gamma=3, sampling=specnb.Sampling(0), seed=0)
         assert [run.tokens(row) for row in range(3)] == expected
 
 

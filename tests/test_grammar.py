@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from goodness import LEVEL, detectable, g_test
-from tiny_models import tiny, uncached
+from tiny_models import randomised, tiny, uncached
 from tiny_tokenizers import tiny_tokenizer
 from tokenizers import decoders
 from transformers import LogitsProcessor
@@ -21,7 +21,15 @@ from specnb import Grammar, Sampling, SpecnbError, cli
 from specnb.decoding.constrained import Drafting, Parser
 from specnb.decoding.constrained_bench import FREE, PLAIN, SPECULATIVE
 from specnb.decoding.grammar import GrammarMatcher
-from specnb.drafters import CrossVocabularyDrafter, EarlyExitDrafter, ModelDrafter, NGramDrafter, PromptLookupDrafter
+from specnb.drafters import (
+    CrossVocabularyDrafter,
+    EarlyExitDrafter,
+    HeadsDrafter,
+    ModelDrafter,
+    NGramDrafter,
+    PromptLookupDrafter,
+    SequentialHead,
+)
 
 TOKENS = ["a", "b", "c", "d", "bc", "</s>"]
 V, END = 7, 5  # the models have one id more than the tokenizer
@@ -36,6 +44,7 @@ DRAFTERS = {
     "lookup": lambda: PromptLookupDrafter(),
     "bigram": lambda: NGramDrafter.train([0, 1, 2, 4, 0, 3, 1, 5, 1, 2, 3, 1, 4, 4, 0], order=2),
     "early exit": lambda: EarlyExitDrafter(1),
+    "heads": lambda: HeadsDrafter(randomised(SequentialHead(16, 24))),
     "other tokenizer": lambda: CrossVocabularyDrafter(
         tiny(vocabulary=4, seed=1), tiny_tokenizer(["d", "b", "a", "x"]), TOKENIZER
     ),

@@ -10,6 +10,7 @@ import torch
 from tiny_models import ScriptedDrafter, tiny
 
 from specnb import generate, measure, measure_plots, plots, rules, theory
+from specnb.decoding.bare import Bare
 from specnb.decoding.choosing import Chooser
 from specnb.drafters import ModelDrafter
 from specnb.errors import SpecnbError
@@ -107,9 +108,7 @@ class TestAcceptance:
         assert found.pooled == found.accepted.sum() / found.judged.sum()
 
     def test_rules_without_a_known_chance_are_measured(self):
-        found = measure.acceptance(
-            tiny(), ModelDrafter(tiny(seed=1)), PROMPTS, rule="block", progress=False, **OPTIONS
-        )
+        found = measure.acceptance(tiny(), ModelDrafter(tiny(seed=1)), PROMPTS, rule="block", progress=False, **OPTIONS)
         assert np.isnan(found.exact).all()
         assert found.profile.tolist() == np.nan_to_num(found.alpha).tolist()
         lossy = measure.acceptance(
@@ -140,9 +139,7 @@ class TestAcceptance:
 class TestCosts:
     def test_c_and_v_are_ratios_to_a_bare_forward(self, clock):
         target, draft = models(clock)
-        found = costs(
-            target, ModelDrafter(draft), gammas=[4, 1], batches=[1, 3], repeats=3, forwards=2
-        )
+        found = costs(target, ModelDrafter(draft), gammas=[4, 1], batches=[1, 3], repeats=3, forwards=2)
         assert found.c(3) == pytest.approx(DRAFT)
         assert [found.v(1, gamma) for gamma in (1, 4)] == pytest.approx([1 + WIDER, 1 + 4 * WIDER])
         frame = found.to_frame()
@@ -151,7 +148,7 @@ class TestCosts:
         assert frame[["low", "high"]].to_numpy() == pytest.approx(frame[["value"]].to_numpy().repeat(2, axis=1))
 
     def test_a_timed_forward_leaves_the_cache_as_it_was(self):
-        bare = timing.Bare(tiny(), 2, 3, context=5)
+        bare = Bare(tiny(), 2, 3, context=5)
         before = bare.cache.get_seq_length()
         bare.seconds()
         assert bare.cache.get_seq_length() == before == 5

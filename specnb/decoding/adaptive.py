@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass
 
-from specnb.errors import SpecnbError
+from specnb.decoding.arguments import check_count, check_number
 from specnb.theory import optimal_gamma
 
 
@@ -36,21 +37,17 @@ class AdaptiveGamma:
     prior: float = 4.0
 
     def __post_init__(self) -> None:
-        whole = all(isinstance(n, int) and not isinstance(n, bool) for n in (self.least, self.largest))
-        if not (whole and 0 <= self.least <= self.largest and self.largest >= 1):
-            raise SpecnbError(
-                f"least is {self.least!r} and largest {self.largest!r}; expected integers with 0 <= least <= largest"
-                " and largest >= 1"
-            )
-        if not (self.c > 0 and self.v > 0 and 0 < self.expected < 1 and self.prior > 0):
-            raise SpecnbError(
-                f"c, v, expected and prior are {self.c}, {self.v}, {self.expected} and {self.prior}; expected "
-                "positive numbers, and expected below 1"
-            )
+        largest = check_count("largest", self.largest, least=1)
+        checked: dict[str, float] = {"largest": largest, "least": check_count("least", self.least, most=largest)}
+        for name in ("c", "v", "expected", "prior"):
+            high = 1 if name == "expected" else math.inf
+            checked[name] = check_number(name, getattr(self, name), 0, high)
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
 
     def __call__(self, accepted: int, judged: int) -> int:
         """Return γ for the next round of a request of whose drafts so many were judged and accepted."""
-        return _best(self, int(accepted), int(judged))
+        return _best(self, check_count("accepted", accepted), check_count("judged", judged, least=accepted))
 
 
 @functools.lru_cache(maxsize=2**16)

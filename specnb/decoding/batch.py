@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -20,9 +20,7 @@ class Batch:
     padding: for each request the ids before its prompt, which no model sees but processors and criteria do.
     """
 
-    def __init__(
-        self, prompts: list[np.ndarray], max_new_tokens: int, padding: Sequence[np.ndarray] = ()
-    ) -> None:
+    def __init__(self, prompts: list[np.ndarray], max_new_tokens: int, padding: Sequence[np.ndarray] = ()) -> None:
         self.padding = list(padding) or [np.zeros(0, np.int64)] * len(prompts)
         self.prompt_lengths = np.array([len(p) for p in prompts], np.int64)
         self.totals = self.prompt_lengths + max_new_tokens
@@ -129,7 +127,8 @@ def _from_array(ids: np.ndarray, mask: Any) -> list[np.ndarray]:
     if mask.shape != ids.shape:
         raise SpecnbError(f"attention_mask has shape {list(mask.shape)}; expected {list(ids.shape)} as input_ids")
     if mask.dtype.kind not in "biuf" or not np.isin(mask, (0, 1)).all():
-        raise SpecnbError(f"attention_mask holds {np.unique(mask)[:4]}; expected 1 for tokens and 0 for padding")
+        came = np.unique(mask)[:4] if mask.dtype.kind in "biuf" else mask.dtype
+        raise SpecnbError(f"attention_mask holds {came}; expected 1 for tokens and 0 for padding")
     mask = mask.astype(bool)
     for row, kept in enumerate(mask):
         if np.count_nonzero(np.diff(np.pad(kept, 1))) > 2:
@@ -140,7 +139,7 @@ def _from_array(ids: np.ndarray, mask: Any) -> list[np.ndarray]:
 
 
 def _from_list(prompts: Any) -> list[np.ndarray]:
-    if not isinstance(prompts, Iterable) or isinstance(prompts, (str, Mapping)):
+    if not isinstance(prompts, Iterable) or isinstance(prompts, (str, bytes, Mapping, Set)):
         raise SpecnbError(f"input_ids are {type(prompts).__name__}; expected int [B, L], [L] or a list of prompts")
     arrays = [_array(f"prompt {row}", prompt) for row, prompt in enumerate(prompts)]
     if arrays and all(array.ndim == 0 for array in arrays):  # one prompt, as ids

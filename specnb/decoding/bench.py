@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import DynamicCache
+from tqdm import tqdm
 
-from specnb.decoding.cache import cache_name
+from specnb.decoding.bare import Clock, forward_seconds
 from specnb.decoding.loop import generate
-from specnb.drafters import ModelDrafter
+from specnb.drafters import Drafter, ModelDrafter, PromptLookupDrafter
 from specnb.sampling import Sampling
 
+SPECULATIVE = "specnb, speculative"
 CONFIDENCE = 0.4
 """transformers' default: it stops drafting early at a token of lower probability."""
 
@@ -40,9 +41,9 @@ def compare(
     Parameters
     ----------
     target, draft : transformers models in eval mode; neither is changed.
-    input_ids : int64 [B, L] without padding. transformers' assisted generation takes part if B = 1.
-    gamma : drafts per round. transformers is asked for the same number, once without and once with its default
-        early stop at unlikely drafts.
+    input_ids : int64 [B, L] without padding. transformers' assisted generation and prompt lookup take part if B = 1.
+    gamma : drafts per round, of the draft model and of prompt lookup. transformers is asked for the same number; with
+        the draft model once without and once with its default early stop at unlikely drafts.
     sampling : scalar parameters, for both models.
     seed, repeats : the first seed, and how many are measured after one that isn't.
 
@@ -53,46 +54,51 @@ def compare(
     only their forwards, B·E/(gamma·draft + verification), with E the tokens that a request emits per round.
     """
     sampling = sampling or Sampling()
-    stats = []
+    B = len(input_ids)
+    found: dict[str, list[float]] = {}
 
-    def speculative(seed: int) -> None:
-        run = generate(
-            target, ModelDrafter(draft), input_ids, max_new_tokens=max_new_tokens, gamma=gamma, sampling=sampling,
-            seed=np.arange(len(input_ids)) + seed * len(input_ids), eos_token_id=None,
-        )  # fmt: skip
-        stats.append(run.stats.tokens_per_round)
+    def specnb(name: str, drafter: Drafter | None) -> Callable[[int], None]:
+        def decode(seed: int) -> None:
+            run = generate(
+                target, drafter, input_ids, max_new_tokens=max_new_tokens, gamma=gamma, sampling=sampling,
+                seed=np.arange(B) + seed * B, eos_token_id=None,
+            )  # fmt: skip
+            found.setdefault(name, []).append(run.stats.tokens_per_round)
 
-    def plain(seed: int) -> None:
-        generate(
-            target, None, input_ids, max_new_tokens=max_new_tokens, sampling=sampling, seed=seed, eos_token_id=None
-        )
+        return decode
 
     theirs = _transformers(target, input_ids, max_new_tokens, sampling)
     ways: dict[str, Callable[[int], None]] = {"transformers, plain": theirs(None, gamma, 0.0)}
-    if len(input_ids) == 1:
+    if B == 1:
         ways["transformers, assisted"] = theirs(draft, gamma, 0.0)
         ways["transformers, assisted, early stop"] = theirs(draft, gamma, CONFIDENCE)
-    ways |= {"specnb, plain": plain, "specnb, speculative": speculative}
+        ways["transformers, prompt lookup"] = theirs(None, gamma, 0.0, prompt_lookup_num_tokens=gamma)
+    ways |= {name: specnb(name, drafter) for name, drafter in _drafters(draft).items()}
 
-    rates = interleaved(ways, seed, repeats, len(input_ids) * max_new_tokens)
-    E = float(np.mean(stats[1:]))
-    per_round = {"transformers, plain": 1.0, "specnb, plain": 1.0, "specnb, speculative": E}
-    rates["bare forwards"] = _bound(target, draft, input_ids, gamma, max_new_tokens, E, repeats)
-    shared = {"batch": len(input_ids), "gamma": gamma, "threads": torch.get_num_threads()}
+    rates = interleaved(ways, seed, repeats, B * max_new_tokens)
+    per_round = {"transformers, plain": 1.0} | {name: float(np.mean(E[1:])) for name, E in found.items()}
+    rates["bare forwards"] = _bound(target, draft, input_ids, gamma, max_new_tokens, per_round[SPECULATIVE], repeats)
+    shared = {"batch": B, "gamma": gamma, "threads": torch.get_num_threads()}
     return [
         {"method": name, **summary(rate), "tokens_per_round": per_round.get(name), **shared}
         for name, rate in rates.items()
     ]
 
 
-def interleaved(ways: dict[str, Callable[[int], None]], seed: int, repeats: int, tokens: int) -> dict[str, list]:
+def _drafters(draft: Any) -> dict[str, Drafter | None]:
+    return {"specnb, plain": None, SPECULATIVE: ModelDrafter(draft), "specnb, prompt lookup": PromptLookupDrafter()}
+
+
+def interleaved(
+    ways: dict[str, Callable[[int], None]], seed: int, repeats: int, tokens: int, clock: Clock = time.perf_counter
+) -> dict[str, list]:
     """Return tokens per second of each way and repeat; the first round warms up and doesn't count."""
     rates: dict[str, list[float]] = {name: [] for name in ways}
-    for repeat in range(repeats + 1):
+    for repeat in tqdm(range(repeats + 1), unit="repeat", leave=False, disable=None):
         for name, way in ways.items():
-            begun = time.perf_counter()
+            begun = clock()
             way(seed + repeat)
-            rates[name].append(tokens / (time.perf_counter() - begun))
+            rates[name].append(tokens / (clock() - begun))
     return {name: values[1:] for name, values in rates.items()}
 
 
@@ -103,7 +109,7 @@ def summary(rates: list[float]) -> dict[str, float]:
 
 
 def _transformers(target: Any, input_ids: torch.Tensor, max_new_tokens: int, sampling: Sampling) -> Any:
-    """Return a function of (assistant, gamma, confidence) that returns a way to decode by transformers."""
+    """Return a function of (assistant, gamma, confidence, options) that returns a way to decode by transformers."""
     config = copy.deepcopy(target.generation_config)
     config.update(
         eos_token_id=None, pad_token_id=0, max_new_tokens=max_new_tokens, do_sample=sampling.temperature > 0,
@@ -111,12 +117,15 @@ def _transformers(target: Any, input_ids: torch.Tensor, max_new_tokens: int, sam
         min_p=sampling.min_p,
     )  # fmt: skip
 
-    def way(assistant: Any, gamma: int, confidence: float) -> Callable[[int], None]:
+    def way(assistant: Any, gamma: int, confidence: float, **options: Any) -> Callable[[int], None]:
+        own = copy.deepcopy(config)
+        own.update(**options)
+
         def decode(seed: int) -> None:
             torch.manual_seed(seed)
-            with lent(target, config), _drafting(assistant, gamma, confidence):
+            with lent(target, own), _drafting(assistant, gamma, confidence):
                 run = target.generate(
-                    input_ids, attention_mask=torch.ones_like(input_ids), generation_config=config,
+                    input_ids, attention_mask=torch.ones_like(input_ids), generation_config=own,
                     assistant_model=assistant,
                 )  # fmt: skip
             assert run.shape[1] == input_ids.shape[1] + max_new_tokens, "a way that emits less isn't comparable"
@@ -160,22 +169,3 @@ def _bound(
     verification = forward_seconds(target, B, gamma + 1, context, 10 * repeats)
     step = forward_seconds(draft, B, 1, context, 10 * repeats)
     return [B * E / (gamma * step + verification)]
-
-
-@torch.inference_mode()
-def forward_seconds(model: Any, batch: int, width: int, context: int, repeats: int) -> float:
-    """Return the median time of a forward of `width` tokens per row after `context` cached ones, in seconds.
-
-    It is the bare model with transformers' own cache: nothing of specnb's is in it.
-    """
-    cache: Any = DynamicCache(config=model.config)
-    arguments = {cache_name(type(model)): cache, "use_cache": True}
-    ids = torch.zeros(batch, context + width, dtype=torch.int64, device=model.device)
-    model(input_ids=ids[:, :context], **arguments)
-    times = []
-    for _ in range(repeats):
-        begun = time.perf_counter()
-        model(input_ids=ids[:, context:], **arguments)
-        times.append(time.perf_counter() - begun)
-        cache.crop(-width)
-    return float(np.median(times))

@@ -22,9 +22,9 @@ SHARED = (torch.float32, torch.int64)
 OVERLAPS = {
     "token": np.minimum,
     "match": np.multiply,
-    "coupled": lambda q, p: (
-        np.minimum(q.cumsum(2), p.cumsum(2)) - np.maximum(q.cumsum(2) - q, p.cumsum(2) - p)
-    ).clip(0),
+    "coupled": lambda q, p: (np.minimum(q.cumsum(2), p.cumsum(2)) - np.maximum(q.cumsum(2) - q, p.cumsum(2) - p)).clip(
+        0
+    ),
 }
 """What each token adds to the exact chance that a position's draft is accepted, by rule; q and p are [R, G, V]."""
 
@@ -102,7 +102,8 @@ class Chooser:
         self.module = backends.load(self.backend, self.device.type)
         self.decide = backends.decider(self.module, self.rule)
         reference = np.zeros(0) if self.backend == "numpy" else torch.zeros(0, device=self.device)
-        self.parameters = self.sampling.parameters(self.batch, 1, reference)
+        everyone = self.sampling.parameters(self.batch, 1, reference)
+        self.parameters = self.sampling.arguments(self.backend, everyone)
         self._seeds = self.seed if isinstance(self.seed, int) else self.array(to_torch(self.seed))
         self.keep(np.arange(len(self.rows)))
 
@@ -120,7 +121,7 @@ class Chooser:
         self.rows = self.rows[index]
         self.all_run = len(self.rows) == self.batch
         chosen = self.array(torch.from_numpy(self.rows))
-        self.live_parameters = [values[chosen] for values in self.parameters]
+        self.live_parameters = [values if values is None else values[chosen] for values in self.parameters]
         self.live_seed = self._seeds if isinstance(self._seeds, int) else self._seeds[chosen]
 
     def array(self, tensor: torch.Tensor) -> Any:
@@ -133,13 +134,16 @@ class Chooser:
         """Return one of the backend's arrays as a tensor."""
         return torch.from_numpy(array) if self.backend == "numpy" else array
 
-    def probabilities(self, logits: torch.Tensor) -> Any:
-        """Return the processed distributions float32 [R, k, V] of logits [R, k, V]."""
+    def probabilities(self, logits: torch.Tensor, first: int = 0) -> Any:
+        """Return the processed distributions float32 [R, k, V] of logits [R, k, V] behind drafts `first` … of a round.
+
+        Only a constraint asks which columns they are.
+        """
         R, k, V = logits.shape
         parameters = self.live_parameters
         if k > 1:
             repeat = np.repeat if self.backend == "numpy" else torch.repeat_interleave
-            parameters = [repeat(values, k) for values in parameters]
+            parameters = [values if values is None else repeat(values, k) for values in parameters]
         flat = self.array(logits).reshape(R * k, V)
         return self.module.probabilities(flat, *parameters).reshape(R, k, V)
 

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from specnb.arrays import to_numpy
+from specnb.decoding.arguments import check_constraint
 from specnb.decoding.choosing import Chooser, Decision, Proposal
 from specnb.decoding.grammar import Constraint, Matcher
 from specnb.errors import SpecnbError
@@ -72,17 +73,25 @@ class Parsers:
     int64 [R], the drafts so far. proposal: all of them. nothing: bool [R, k], where no admitted token has probability.
     """
 
-    def __init__(self, constraint: Constraint, batch: Batch) -> None:
-        if not callable(getattr(constraint, "matcher", None)):
-            raise SpecnbError(
-                f"constraint is {constraint!r}; expected one from specnb.Grammar: json_schema, regex or lark"
-            )
+    def __init__(self, constraint: Constraint, batch: Batch, vocabulary: int) -> None:
+        check_constraint(constraint)
         self.batch = batch
         self.parsers = [Parser(constraint.matcher()) for _ in batch.lengths]
         self.committed = batch.lengths.copy()
         self.drawn: list[np.ndarray] = []
         self.proposal: Any = None
         self.nothing = np.zeros((0, 0), bool)
+        self._check_vocabulary(vocabulary)
+
+    def _check_vocabulary(self, vocabulary: int) -> None:
+        """Raise if a constraint speaks of more ids than the target has; fewer may be a padded target's."""
+        for row in self.batch.rows[:1].tolist():
+            mask = self._mask(row, [])
+            if mask is not None and len(mask) > vocabulary:
+                raise SpecnbError(
+                    f"the constraint is over {len(mask)} ids, and the target has {vocabulary}; expected one made with "
+                    "the target's tokenizer"
+                )
 
     def drafting(self, chooser: Chooser) -> Chooser:
         """Return a chooser for a drafter: draft i is drawn from what may follow drafts 0 … i − 1."""
@@ -130,13 +139,13 @@ class Drafting(Chooser):
 
     parsers: Parsers
 
-    def probabilities(self, logits: torch.Tensor) -> Any:
+    def probabilities(self, logits: torch.Tensor, first: int = 0) -> Any:
         """Return the distributions of logits [R, k, V], the first column masked as what follows the drafts so far."""
         drawn = np.stack(self.parsers.drawn, 1) if self.parsers.drawn else np.zeros((len(self.rows), 0), np.int64)
         masks = self.parsers.masks(self.rows, [[path] for path in drawn.tolist()], logits.shape[2])
         masked, nothing = _masked(logits[:, :1], masks)
-        first = torch.where(nothing[..., None], logits[:, :1].float(), masked)  # whatever is drawn then is rejected
-        whole = first if logits.shape[1] == 1 else torch.cat([first, logits[:, 1:].float()], 1)
+        head = torch.where(nothing[..., None], logits[:, :1].float(), masked)  # whatever is drawn then is rejected
+        whole = head if logits.shape[1] == 1 else torch.cat([head, logits[:, 1:].float()], 1)
         return super().probabilities(whole)
 
     def draw(self, probs: Any, position: np.ndarray, index: int) -> Any:
@@ -153,17 +162,18 @@ class Judging(Chooser):
 
     parsers: Parsers
 
-    def probabilities(self, logits: torch.Tensor) -> Any:
-        """Return the distributions of the target's logits [R, k, V] behind drafts 0 … k − 2 of the round."""
+    def probabilities(self, logits: torch.Tensor, first: int = 0) -> Any:
+        """Return the distributions of the target's logits [R, k, V], column i behind the round's first + i drafts."""
         k, V = logits.shape[1:]
         proposal = self.parsers.proposal
         drafts = to_numpy(self.tensor(proposal.tokens)).tolist()
         paths = [
-            [draft[:i] for i in range(min(k, int(length) + 1))]
+            [draft[:i] for i in range(first, min(first + k, int(length) + 1))]
             for draft, length in zip(drafts, proposal.lengths, strict=True)
         ]
         masked, nothing = _masked(logits, self._full(self.parsers.masks(self.rows, paths, V), k))
-        self.parsers.nothing = nothing.cpu().numpy()
+        here = nothing.cpu().numpy()
+        self.parsers.nothing = np.concatenate([self.parsers.nothing[:, :first], here], 1) if first else here
         return super().probabilities(torch.where(nothing[..., None], logits.float(), masked))
 
     def verify(self, proposal: Proposal, p: Any, position: np.ndarray) -> Decision:

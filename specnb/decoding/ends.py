@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from transformers.generation import stopping_criteria as theirs
 
+from specnb.decoding.arguments import callables, check_tokenizer, listed
 from specnb.decoding.processing import own_copies
 from specnb.errors import SpecnbError
 
@@ -29,9 +30,7 @@ class Ends:
     def __init__(
         self, ids: np.ndarray, criteria: Iterable[Any] | None, requests: int, device: torch.device | str = "cpu"
     ) -> None:
-        criteria = list(criteria or ())
-        if wrong := [c for c in criteria if not callable(c)]:
-            raise SpecnbError(f"a stopping criterion is {wrong[0]!r}; expected transformers.StoppingCriteria objects")
+        criteria = callables("stopping_criteria", criteria, "transformers.StoppingCriteria")
         self.ids, self.device = ids, device
         self.stateless = all(type(c) in STATELESS for c in criteria)
         self._criteria = own_copies(criteria, requests, STATELESS) if criteria else []
@@ -71,8 +70,12 @@ class Ends:
 
 def stop_string_criteria(strings: str | Sequence[str] | None, tokenizer: Any) -> list[Any]:
     """Return transformers' criterion for stop strings as a list, empty without any."""
-    if strings is None or len(strings) == 0:
+    several: list[Any] = [strings] if isinstance(strings, str) else listed("stop_strings", strings, "strings")
+    if wrong := [one for one in several if not isinstance(one, str) or not one]:
+        raise SpecnbError(f"stop_strings have {wrong[0]!r}; expected strings that aren't empty, one or several")
+    if not several:
         return []
     if tokenizer is None:
         raise SpecnbError(f"stop_strings are {strings!r}, but no tokenizer came; expected tokenizer=..., the target's")
-    return [theirs.StopStringCriteria(tokenizer=tokenizer, stop_strings=strings)]  # type: ignore[arg-type]
+    check_tokenizer("tokenizer", tokenizer, "the target's")
+    return [theirs.StopStringCriteria(tokenizer=tokenizer, stop_strings=several)]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from specnb.decoding.arguments import check_methods
 from specnb.decoding.rounds import Round, rounds_of
 from specnb.decoding.statistics import Logged, Statistics
 from specnb.errors import SpecnbError
@@ -58,6 +59,7 @@ class Generation(Decided):
         tokenizer : anything with `decode(ids, skip_special_tokens=)`, as transformers' tokenizers.
         prompt : False leaves the prompts out.
         """
+        check_methods("tokenizer", tokenizer, ("decode",), "one with decode, as transformers' tokenizers")
         starts = [0] * len(self.sequences) if prompt else self.prompt_lengths.tolist()
         rows = zip(self.sequences.tolist(), starts, self.lengths.tolist(), strict=True)
         return [tokenizer.decode(ids[start:end], skip_special_tokens=True) for ids, start, end in rows]

@@ -72,11 +72,11 @@ class Grammar:
         >>> tokenizer.convert_ids_to_tokens(grammar.matcher().mask().nonzero()[0].tolist())
         ['"']
         """
-        text = schema if isinstance(schema, str) else json.dumps(schema)
         options: Any = {"whitespace_flexible": whitespace}
         try:
+            text = schema if isinstance(schema, str) else json.dumps(schema)
             source = _llguidance().LLMatcher.grammar_from_json_schema(text, defaults=options)
-        except ValueError as error:
+        except (ValueError, TypeError) as error:
             raise SpecnbError(f"the schema is no JSON: {error}") from error
         return cls._checked(source, tokenizer)
 
@@ -96,6 +96,7 @@ class Grammar:
         >>> tokenizer.convert_ids_to_tokens(grammar.matcher().mask().nonzero()[0].tolist())[:3]
         ['A', 'B', 'C']
         """
+        _check_text("pattern", pattern, "a regular expression, such as '[a-z]+'")
         return cls._checked(_llguidance().LLMatcher.grammar_from_regex(pattern), tokenizer)
 
     @classmethod
@@ -106,6 +107,7 @@ class Grammar:
         ------
         SpecnbError : a grammar that llguidance can't read.
         """
+        _check_text("grammar", grammar, "a grammar in Lark's notation, such as 'start: \"a\"+'")
         return cls._checked(_llguidance().LLMatcher.grammar_from_lark(grammar), tokenizer)
 
     def matcher(self) -> GrammarMatcher:
@@ -186,6 +188,11 @@ class GrammarMatcher:
     @property
     def _ended(self) -> bool:
         return bool(self.tokens) and self.tokens[-1] in self.ends
+
+
+def _check_text(name: str, text: Any, expected: str) -> None:
+    if not isinstance(text, str):
+        raise SpecnbError(f"{name} is {text!r}; expected {expected}")
 
 
 def _llguidance() -> Any:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from specnb.decoding.cache import CachedModel
+from specnb.decoding.constrained import Following
 from specnb.decoding.paging import Moved, PagedModel
 from specnb.errors import SpecnbError
 
@@ -88,7 +89,8 @@ def paged(run: Generation, block_size: int = 16) -> Paged:
         raise SpecnbError("the run can't be made again: it had processors or criteria that may keep a state")
     with torch.inference_mode():
         again = run.plan.silent().start()
-        if getattr(getattr(again.draft, "cached", None), "cache", None) is again.target.cache:
+        draft = again.draft.draft if isinstance(again.draft, Following) else again.draft
+        if getattr(getattr(draft, "cached", None), "cache", None) is again.target.cache:
             raise SpecnbError("the drafter uses the target's own cache; expected one with a cache of its own, or none")
         both = _Both(again.target, again.batch.rows, again.batch.size, block_size)
         again.target = both  # type: ignore[assignment]

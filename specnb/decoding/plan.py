@@ -78,7 +78,8 @@ class Plan:
         """Return a fresh run, or raise `SpecnbError` if its drafter, prompts or settings don't fit."""
         requests = len(self.prompts)
         batch = Batch(self.prompts, self.max_new_tokens, self.padding)
-        batch.check_ids(self.target.get_input_embeddings().num_embeddings)
+        vocabulary = self.target.get_input_embeddings().num_embeddings
+        batch.check_ids(vocabulary)
         processing = Processing(self.processors, requests)
         if not processing.stateless:
             self._refuse_whole_drafts()
@@ -91,16 +92,16 @@ class Plan:
             none = np.zeros(requests, np.int64)
             padding = none if self.cache_padding is None else self.cache_padding
             take_over(self.cache, cached, batch.prompt_lengths, padding)
-        parsers = None if self.constraint is None else Parsers(self.constraint, batch)
+        parsers = None if self.constraint is None else Parsers(self.constraint, batch, vocabulary)
         drafting = chooser if parsers is None else parsers.drafting(chooser)
         draft = NoDrafts(drafting)
         if self.drafter is not None and self.most:
             draft = self.drafter.start(batch, drafting, self.most, cached)
         if parsers is not None:
             draft, chooser = parsers.following(draft, drafting), parsers.judging(chooser)
+        watchers = [] if self.trace is None else [Writer(self.trace, self._about())]
         if self.announce:
             streaming.begin(self.prompts)
-        watchers = [] if self.trace is None else [Writer(self.trace, self._about())]
         return Run(
             batch, cached, draft, chooser, self.gamma, self.most, processing, ends, streaming, self.record, watchers
         )

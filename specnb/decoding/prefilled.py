@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from specnb.decoding.arguments import kind_of
 from specnb.decoding.cache import CachedModel, RowLayer
 from specnb.errors import SpecnbError
 
@@ -26,6 +27,7 @@ def take_over(cache: Any, run: CachedModel, prompt_lengths: np.ndarray, padding:
     SpecnbError : another kind of cache, one of another model, another number of rows, more tokens than
         prompts have, or a window that has already dropped what the next token needs.
     """
+    _check_kind(cache)
     held = int(cache.get_seq_length())
     if held == 0:
         return
@@ -43,6 +45,15 @@ def take_over(cache: Any, run: CachedModel, prompt_lengths: np.ndarray, padding:
     layers: Any = [_copied(layer, run, held, padding, seen) for layer in cache.layers]
     run.cache.layers = layers
     run.seen = seen
+
+
+def _check_kind(cache: Any) -> None:
+    """Raise `SpecnbError` unless it is a cache with layers, as transformers has had since its tuples."""
+    if isinstance(cache, type) or not (hasattr(cache, "layers") and callable(getattr(cache, "get_seq_length", None))):
+        raise SpecnbError(
+            f"the cache is {kind_of(cache)}; expected a transformers cache, such as the DynamicCache that a forward "
+            "with use_cache=True returns"
+        )
 
 
 def _check_model(cache: Any, config: Any) -> None:

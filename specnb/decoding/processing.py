@@ -10,6 +10,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 from transformers.generation import logits_process
 
+from specnb.decoding.arguments import callables
 from specnb.errors import SpecnbError
 
 _NAMES = (
@@ -42,9 +43,7 @@ class Processing:
     """
 
     def __init__(self, processors: Iterable[Any] | None, requests: int) -> None:
-        processors = list(processors or ())
-        if wrong := [p for p in processors if not callable(p)]:
-            raise SpecnbError(f"a logits processor is {wrong[0]!r}; expected transformers.LogitsProcessor objects")
+        processors = callables("logits_processor", processors, "transformers.LogitsProcessor")
         self.any = bool(processors)
         self.stateless = all(type(p) in STATELESS for p in processors)
         self._of = [[_own(p, row, requests) for p in processors] for row in range(requests)] if processors else []

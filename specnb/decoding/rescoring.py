@@ -12,8 +12,8 @@ import numpy as np
 from scipy import stats
 
 from specnb import rules
+from specnb.decoding.arguments import check_count, check_number
 from specnb.decoding.generation import Generation
-from specnb.decoding.loop import check_count
 from specnb.decoding.trace import Traced, header, read
 from specnb.errors import SpecnbError
 from specnb.laws import law
@@ -51,9 +51,7 @@ class Rescored(Decided):
         return self.accepted + 1
 
 
-def rescore(
-    trace: Any, *, rule: str | Rule = "token", gamma: int | None = None, level: float = 0.95
-) -> Rescored:
+def rescore(trace: Any, *, rule: str | Rule = "token", gamma: int | None = None, level: float = 0.95) -> Rescored:
     """Return what a rule would have accepted on the rounds of a trace, exactly and without the models.
 
     Given each round's draft and its rows p and q, the rule's law of how many drafts it keeps is computed and
@@ -73,11 +71,12 @@ def rescore(
 
     Raises
     ------
-    SpecnbError : no trace there, no round in it, a gamma that is longer than its drafts.
+    SpecnbError : no trace there, no round in it, a gamma that is longer than its drafts, another kind of argument.
 
     Source: the laws are those of `specnb.law`; the interval is Student's for a ratio of sums over clusters
     (Cochran, Sampling Techniques, 1977, section 6.3).
     """
+    level = check_number("level", level, 0, 1)
     path = trace.traced if isinstance(trace, Generation) else trace
     if path is None:
         raise SpecnbError("this run has no trace; expected generate(..., trace=folder)")
@@ -85,8 +84,6 @@ def rescore(
     most = about["gamma"] if gamma is None else check_count("gamma", gamma, least=1)
     if most > about["gamma"]:
         raise SpecnbError(f"gamma is {most}, but the trace's rounds drafted {about['gamma']} tokens; expected no more")
-    if not 0 < level < 1:
-        raise SpecnbError(f"level is {level}; expected a number between 0 and 1, such as 0.95")
     kept, observed, survived = defaultdict(list), [], np.zeros(most + 1)
     reached = np.zeros(most)
     for batch in _in_batches(read(path), AT_ONCE):

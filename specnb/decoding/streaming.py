@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from specnb.decoding.arguments import check_methods
 from specnb.errors import SpecnbError
 
 
@@ -19,9 +20,11 @@ class Streaming:
     """
 
     def __init__(self, streamers: Any, requests: int) -> None:
-        several = isinstance(streamers, Sequence)
-        self.streamers = list(streamers) if several else [] if streamers is None else [streamers]
-        if self.streamers and len(self.streamers) != requests:
+        several = isinstance(streamers, Sequence) and not isinstance(streamers, (str, bytes))
+        self.streamers: list[Any] = list(streamers) if several else [] if streamers is None else [streamers]
+        for one in self.streamers:
+            check_methods("streamer", one, ("put", "end"), "an object with put and end, as transformers.TextStreamer")
+        if streamers is not None and len(self.streamers) != requests:
             came = f"{len(self.streamers)} streamers" if several else "one streamer"
             raise SpecnbError(
                 f"{came} came for {requests} requests, which emit at different times; expected a list of "

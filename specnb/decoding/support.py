@@ -26,18 +26,23 @@ def check_model(role: str, model: Any, tokens: int) -> None:
     role : "target" or "draft", for the message.
     tokens : length that the longest request may reach.
     """
+    check_kind(role, model)
+    text = model.config.get_text_config(decoder=True)
+    reason = (
+        _architecture(model)
+        or _layers(text, tokens)
+        or beyond_positions(text, tokens)
+        or _use(model, text)
+        or self_check(model)
+    )
+    if reason:
+        raise SpecnbError(f"{role} {type(model).__name__} can't be decoded here: {reason}")
+
+
+def check_kind(role: str, model: Any) -> None:
+    """Raise `SpecnbError` unless it is a transformers model."""
     if not isinstance(model, PreTrainedModel):
         reason = "it is no transformers model; expected one from AutoModelForCausalLM"
-    else:
-        text = model.config.get_text_config(decoder=True)
-        reason = (
-            _architecture(model)
-            or _layers(text, tokens)
-            or beyond_positions(text, tokens)
-            or _use(model, text)
-            or self_check(model)
-        )
-    if reason:
         raise SpecnbError(f"{role} {type(model).__name__} can't be decoded here: {reason}")
 
 

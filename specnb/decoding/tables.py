@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from specnb.decoding.arguments import check_methods
 from specnb.display import Strip, strip
 from specnb.errors import SpecnbError
 
@@ -20,7 +21,7 @@ def to_frame(run: Generation, by: str) -> Any:
         import pandas
     except ImportError:
         raise SpecnbError("to_frame needs pandas; pip install 'specnb[notebooks]', or read stats and rounds") from None
-    if by not in _FRAMES:
+    if not isinstance(by, str) or by not in _FRAMES:
         raise SpecnbError(f"by is {by!r}; expected one of {', '.join(_FRAMES)}")
     return pandas.DataFrame(_FRAMES[by](run))
 
@@ -83,6 +84,8 @@ class RoundStrips:
 def round_strips(run: Generation, row: int, tokenizer: Any) -> RoundStrips:
     """Return the strips of a request's rounds, of ids or of the texts that a tokenizer has for them."""
     rounds = run.rounds_of(row)
+    if tokenizer is not None:
+        check_methods("tokenizer", tokenizer, ("decode",), "one with decode, as transformers' tokenizers, or None")
     strips = []
     for round_ in rounds:
         tokens, kinds = zip(*round_.kinds, strict=True) if round_.kinds else ((), ())

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from specnb.arrays import to_numpy
+from specnb.decoding.arguments import check_path
 from specnb.decoding.choosing import Proposal
 from specnb.decoding.replay import Rows
 from specnb.decoding.statistics import Logged
@@ -34,10 +35,7 @@ class Writer:
     """Writes each round that it is shown; `close` writes what is left."""
 
     def __init__(self, path: Any, about: dict[str, Any]) -> None:
-        self.path = Path(path)
-        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
-            raise SpecnbError(f"trace is {str(path)!r}, where something is already; expected a new or empty folder")
-        self.path.mkdir(parents=True, exist_ok=True)
+        self.path = _new_folder(path)
         header = {"format": FORMAT, "contract": CONTRACT} | about
         (self.path / HEADER).write_text(json.dumps(header, indent=1) + "\n", encoding="utf-8")
         self._files = self._steps = 0
@@ -87,6 +85,20 @@ class Writer:
         self._arrays.setdefault(name, []).append(array)
 
 
+def _new_folder(name: Any) -> Path:
+    """Return a folder with nothing in it, made if it isn't there, or raise `SpecnbError`."""
+    path = check_path("trace", name, "a new or empty folder, or None")
+    try:
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise SpecnbError(f"trace is {str(path)!r}, where something is already; expected a new or empty folder")
+        path.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        if isinstance(error, SpecnbError):
+            raise
+        raise SpecnbError(f"trace is {str(path)!r}, which can't be made ({error}); expected a new folder") from error
+    return path
+
+
 @dataclass(frozen=True)
 class Traced:
     """One decided round of one request, from a trace: `Rows` and its counts."""
@@ -101,22 +113,26 @@ class Traced:
 
 def header(path: Any) -> dict[str, Any]:
     """Return what a trace says about its run, or raise `SpecnbError`."""
-    file = Path(path) / HEADER
+    file = check_path("trace", path, "a folder that generate(trace=...) wrote, or its Generation") / HEADER
     if not file.is_file():
         raise SpecnbError(f"there is no trace at {str(path)!r}; expected a folder that generate(trace=...) wrote")
-    about = json.loads(file.read_text(encoding="utf-8"))
-    if about.get("format") != FORMAT:
-        raise SpecnbError(f"the trace at {str(path)!r} has format {about.get('format')}; expected {FORMAT}")
+    try:
+        about = json.loads(file.read_text(encoding="utf-8"))
+        found = about.get("format")
+    except (OSError, ValueError, AttributeError) as error:
+        raise SpecnbError(f"{HEADER} at {str(path)!r} can't be read ({error}); expected an unchanged trace") from error
+    if found != FORMAT:
+        raise SpecnbError(f"the trace at {str(path)!r} has format {found}; expected {FORMAT}")
+    if not (isinstance(about.get("rule"), str) and type(about.get("gamma")) is int):
+        raise SpecnbError(f"{HEADER} at {str(path)!r} lacks the run's rule or gamma; expected an unchanged trace")
     return about
 
 
 def read(path: Any) -> Iterator[Traced]:
     """Yield the decided rounds of a trace in order, with one file in memory at a time."""
-    from safetensors.numpy import load_file
-
     header(path)
     for file in sorted(Path(path).glob("rounds-*.safetensors")):
-        tensors = load_file(file)
+        tensors = _tensors(file)
         drafts = tensors["draft"]
         drafted, q = tensors["drafted"], tensors.get("q")
         ends, p_ends = np.cumsum(drafted), np.cumsum(drafted + 1)
@@ -125,6 +141,25 @@ def read(path: Any) -> Iterator[Traced]:
             p = tensors["p"][int(p_ends[i] - drafted[i] - 1) : int(p_ends[i])]
             counts = {name: int(tensors[name][i]) for name in COUNTS if name != "drafted"}
             yield Traced(**counts, rows=Rows(drafts[own], None if q is None else q[own], p))
+
+
+def _tensors(file: Path) -> dict[str, np.ndarray]:
+    """Return the arrays of a file of rounds, or raise `SpecnbError` if it isn't whole."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    try:
+        tensors = load_file(file)
+        rounds, drafts = len(tensors["drafted"]), int(tensors["drafted"].sum())
+        expected = dict.fromkeys(COUNTS, rounds) | {"draft": drafts, "p": drafts + rounds}
+        expected |= {"q": drafts} if "q" in tensors else {}
+        whole = all(len(tensors[name]) == length for name, length in expected.items())
+        why = "" if whole else "its arrays don't belong together"
+    except (OSError, SafetensorError, KeyError, TypeError) as error:
+        tensors, why = {}, f"{type(error).__name__}: {error}"
+    if why:
+        raise SpecnbError(f"{file.name} at {str(file.parent)!r} can't be read ({why}); expected an unchanged trace")
+    return tensors
 
 
 def rows_of(path: Any, step: int, row: int) -> Rows:

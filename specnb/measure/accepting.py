@@ -9,8 +9,9 @@ import numpy as np
 from scipy import stats
 
 from specnb import rules
+from specnb.decoding.arguments import check_count, check_drafter
 from specnb.decoding.choosing import OVERLAPS
-from specnb.decoding.loop import check_count, check_drafter, generate
+from specnb.decoding.loop import generate
 from specnb.errors import SpecnbError
 from specnb.rules import Rule
 from specnb.sampling import Sampling

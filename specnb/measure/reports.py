@@ -167,9 +167,7 @@ class Measurement:
         c, v = draft / forward, self._verification[r] / forward
         bare = self.costs.seconds("verification", rows, self.gamma)[r] + self.gamma * self._draft_at(rows)[r]
         alpha, profile = float(np.nan_to_num(self.acceptance.pooled)), self.acceptance.profile
-        predicted, inside = (
-            N * (seconds + plain.overhead) + plain.prompt for seconds in (forward, plain.forwards)
-        )
+        predicted, inside = (N * (seconds + plain.overhead) + plain.prompt for seconds in (forward, plain.forwards))
         return [
             theory.speedup(alpha, self.gamma, c),
             theory.speedup(alpha, self.gamma, c, v),

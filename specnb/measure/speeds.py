@@ -10,8 +10,8 @@ import numpy as np
 from tqdm import tqdm
 
 from specnb.arrays import like
+from specnb.decoding.arguments import check_count
 from specnb.decoding.batch import read_prompts
-from specnb.decoding.loop import check_count
 from specnb.errors import SpecnbError
 from specnb.measure import timing
 from specnb.measure.accepting import acceptance, check_drafting

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from tqdm import tqdm
-from transformers import DynamicCache, PreTrainedModel
+from transformers import PreTrainedModel
 
-from specnb.decoding.cache import cache_name
-from specnb.decoding.loop import check_count, check_drafter
+from specnb.decoding import bare
+from specnb.decoding.arguments import check_count, check_drafter, check_switch
+from specnb.decoding.bare import Bare, Clock
 from specnb.decoding.support import beyond_positions
 from specnb.drafters import ModelDrafter
 from specnb.errors import SpecnbError
@@ -21,7 +22,7 @@ from specnb.errors import SpecnbError
 if TYPE_CHECKING:
     import pandas as pd
 
-clock: Callable[[], float] = time.perf_counter
+clock: Clock = time.perf_counter
 """What tells the time, in seconds."""
 LOW, HIGH = 20, 80
 """The percentiles, over repeats, of what is reported as low and high."""
@@ -29,31 +30,7 @@ LOW, HIGH = 20, 80
 
 def now(device: torch.device) -> float:
     """Return the time at which a device has done all that it was asked for."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return clock()
-
-
-class Bare:
-    """A forward of `width` tokens per row behind `context` cached ones, by the model and transformers' own cache."""
-
-    @torch.inference_mode()
-    def __init__(self, model: Any, batch: int, width: int, context: int) -> None:
-        self.model, self.cache = model, DynamicCache(config=model.config)
-        self.arguments: dict[str, Any] = {cache_name(type(model)): self.cache, "use_cache": True}
-        ids = torch.zeros(batch, context + width, dtype=torch.int64, device=model.device)
-        self.new = ids[:, context:]
-        model(input_ids=ids[:, :context], **self.arguments)
-        self.seconds()  # the first one allocates
-
-    @torch.inference_mode()
-    def seconds(self) -> float:
-        """Run once and return how long it took; the cache is then as before."""
-        begun = now(self.model.device)
-        self.model(input_ids=self.new, **self.arguments)
-        ended = now(self.model.device)
-        self.cache.crop(-self.new.shape[1])
-        return ended - begun
+    return bare.now(device, clock)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -143,7 +120,7 @@ class Timer:
         """Time each forward some times in a row, as they come in decoding: what it reads is then still in a cache."""
         if not self.bare:
             self.bare = [Bare(*case, self.context) for case in self.cases]
-        self.times.append([[bare.seconds() for _ in range(self.forwards)] for bare in self.bare])
+        self.times.append([[each.seconds(clock) for _ in range(self.forwards)] for each in self.bare])
 
     def close(self) -> None:
         """Keep the medians of the ticks since the last close as one repeat."""
@@ -198,6 +175,7 @@ def costs(
     repeats = check_count("repeats", repeats, least=1)
     if not isinstance(drafter, torch.nn.Module):
         check_drafter(drafter)
+    check_switch("progress", progress)
     timer = Timer(target, model_of(drafter), gammas, batches, context, forwards)
     interrupted = False
     try:

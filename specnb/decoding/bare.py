@@ -1,0 +1,53 @@
+"""A bare forward of a model by the clock: transformers' own cache, and nothing of specnb's in it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import DynamicCache
+
+from specnb.decoding.cache import cache_name
+
+Clock = Callable[[], float]
+"""What tells the time, in seconds."""
+
+
+def now(device: torch.device, clock: Clock = time.perf_counter) -> float:
+    """Return the time at which a device has done all that it was asked for."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return clock()
+
+
+class Bare:
+    """A forward of `width` tokens per row behind `context` cached ones."""
+
+    @torch.inference_mode()
+    def __init__(self, model: Any, batch: int, width: int, context: int) -> None:
+        self.model, self.cache = model, DynamicCache(config=model.config)
+        self.arguments: dict[str, Any] = {cache_name(type(model)): self.cache, "use_cache": True}
+        ids = torch.zeros(batch, context + width, dtype=torch.int64, device=model.device)
+        self.new = ids[:, context:]
+        model(input_ids=ids[:, :context], **self.arguments)
+        self.seconds()  # the first one allocates
+
+    @torch.inference_mode()
+    def seconds(self, clock: Clock = time.perf_counter) -> float:
+        """Run once and return how long it took; the cache is then as before."""
+        begun = now(self.model.device, clock)
+        self.model(input_ids=self.new, **self.arguments)
+        ended = now(self.model.device, clock)
+        self.cache.crop(-self.new.shape[1])
+        return ended - begun
+
+
+def forward_seconds(
+    model: Any, batch: int, width: int, context: int, repeats: int, clock: Clock = time.perf_counter
+) -> float:
+    """Return the median time of so many forwards of `width` tokens per row behind `context` cached ones, in seconds."""
+    bare = Bare(model, batch, width, context)
+    return float(np.median([bare.seconds(clock) for _ in range(repeats)]))
