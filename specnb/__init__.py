@@ -32,8 +32,17 @@ _HOMES = {
     "sweep": "sweeping",
 }
 _MODULES = (
-    "drafters", "lab", "laws", "measure", "mistakes",
-    "plots", "proofs", "roofline", "rules", "samplers", "theory",
+    "drafters",
+    "lab",
+    "laws",
+    "measure",
+    "mistakes",
+    "plots",
+    "proofs",
+    "roofline",
+    "rules",
+    "samplers",
+    "theory",
 )
 
 __all__ = ["__version__", *_HOMES, *_MODULES]  # pyright: ignore[reportUnsupportedDunderAll]  (one list, not two)

@@ -94,8 +94,13 @@ def integers(name: str, array: Any, reference: Any) -> Any:
 def to_numpy(array: Any) -> np.ndarray:
     """Return a tensor or array as NumPy's; bfloat16, which NumPy lacks, as float32 (exactly)."""
     if is_torch(array):
-        array = array.detach().cpu()
-        return (array.float() if dtype_name(array) == "bfloat16" else array).numpy()
+        try:
+            array = array.detach().cpu()
+            return (array.float() if dtype_name(array) == "bfloat16" else array).numpy()
+        except (NotImplementedError, TypeError) as error:
+            raise SpecnbError(
+                f"a tensor of layout {array.layout} on {array.device} came; expected a dense one that holds values"
+            ) from error
     array = np.asarray(array)
     return array.astype(np.float32) if dtype_name(array) == "bfloat16" else array
 

@@ -12,6 +12,9 @@ from specnb.rules import Rule
 
 MAX_SEED = 2**63 - 1
 
+STREAMS = 2**32
+"""Requests that one key has a stream for: the counter has 32 bits of them."""
+
 
 def keys(seed: Any, position: Any, batch: int, reference: Any) -> tuple[Any, Any]:
     """Return seed and position, each a Python int or int64 [B] like the reference, or raise `SpecnbError`."""
@@ -19,6 +22,12 @@ def keys(seed: Any, position: Any, batch: int, reference: Any) -> tuple[Any, Any
         per_row("seed", seed, batch, reference, 0, MAX_SEED),
         per_row("position", position, batch, reference, 0, MAX_SEED),
     )
+
+
+def check_seeds(seed: Any) -> None:
+    """Raise `SpecnbError` unless it may be the seed of a batch, whatever its size."""
+    several = hasattr(seed, "__len__") and getattr(seed, "ndim", 1)
+    per_row("seed", seed, len(seed) if several else 1, seed, 0, MAX_SEED)
 
 
 def draft_word(rule: Rule, position: Any, index: int) -> tuple[Any, int, int]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
+from specnb.decoding.arguments import check_switch
 from specnb.errors import SpecnbError
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ def sweep(
         raise SpecnbError(f"function is {function!r}; expected something to call as function(**item)")
     if executor is not None and not callable(getattr(executor, "submit", None)):
         raise SpecnbError(f"executor is {executor!r}; expected a concurrent.futures.Executor or None")
+    check_switch("progress", progress)
     outcomes: dict[int, Any] = {}
     with tqdm(total=len(items), unit="item", disable=not progress) as bar:
         finished = _here(function, items) if executor is None else _elsewhere(function, items, executor)
@@ -116,6 +118,11 @@ def read_grid(grid: Any) -> list[Item]:
 def call(function: Callable[..., Any], item: Item) -> Item:
     """Return the result of one item as a dict of columns; a parameter that comes back unchanged is no result."""
     result = function(**item)
+    if not isinstance(result, Mapping) and VALUE in item:
+        raise SpecnbError(
+            f"the function returned a scalar for the column {VALUE!r}, which is a parameter's; expected a dict with "
+            "another name for the result, or another name for the parameter"
+        )
     columns: Mapping[Any, Any] = result if isinstance(result, Mapping) else {VALUE: result}
     if wrong := [name for name in columns if not isinstance(name, str)]:
         raise SpecnbError(f"the function returned a dict with the key {wrong[0]!r}; expected strings, the columns")

@@ -58,8 +58,10 @@ def check_everything(
         q_x = np.where(known == draft_ids, _at(q, known), 0.0)
         _complain(
             soft & ~(q_x > 0),
-            lambda b, i: f"token {draft_ids[b, i]} has q = {q_x[b, i]:g}; expected a token drawn from q "
-            "(was q processed after the draw, or is the draft one-hot?)",
+            lambda b, i: (
+                f"token {draft_ids[b, i]} has q = {q_x[b, i]:g}; expected a token drawn from q "
+                "(was q processed after the draw, or is the draft one-hot?)"
+            ),
         )
     if uniforms is not None:
         u = to_numpy(uniforms)
@@ -105,8 +107,10 @@ def _check_rows(name: str, nonfinite: str, rows: Any, counts: np.ndarray) -> Non
     _complain(counts & (lowest < 0), lambda b, i: f"{name} has the value {lowest[b, i]:g}; expected probabilities")
     _complain(
         counts & (abs(mass - 1) > tolerance),
-        lambda b, i: f"{name} sums to {mass[b, i]:.6g}; expected 1 within {tolerance:g} "
-        "(logits? pass them through specnb.probabilities)",
+        lambda b, i: (
+            f"{name} sums to {mass[b, i]:.6g}; expected 1 within {tolerance:g} "
+            "(logits? pass them through specnb.probabilities)"
+        ),
     )
 
 

@@ -140,7 +140,8 @@ def test_titles_answer():
     titles = [axes.get_title(loc="left") for axes in lab.still(replace(ON_CHIP, batch=256)).axes]
     assert titles[0] == "γ = 4: speedup 1.17; γ = 2: 1.28, the best"
     assert titles[2:] == [
-        "v = 1.96: a verification lies beyond the ridge", "The best γ (in circles): 4 at batch 1, 2 at 512"
+        "v = 1.96: a verification lies beyond the ridge",
+        "The best γ (in circles): 4 at batch 1, 2 at 512",
     ]
     assert "below the ridge" in lab.still(replace(ON_CHIP, batch=1)).axes[2].get_title(loc="left")
 

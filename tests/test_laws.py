@@ -89,12 +89,24 @@ def test_drafts_declared_as_what_they_are_not():
     """Drawn from the top 2 of q but declared as q: the bound TV(out, p) <= TV(r, q) is tight here."""
     p, q, r = [F(5, 10), F(3, 10), F(2, 10)], [F(4, 10), F(4, 10), F(2, 10)], [F(1, 2), F(1, 2), F(0)]
     assert _first_token(r, q, p) == [F(5, 8), F(3, 8), 0]
+    law, kept = laws.emitted_law(p=p, q=q, drawn=r)
+    assert law.tolist() == [F(5, 8), F(3, 8), 0]
+    assert kept == F(7, 8)
 
 
 def test_arg_max_draft():
     p, q, top = [F(2, 10), F(3, 10), F(5, 10)], [F(5, 10), F(3, 10), F(2, 10)], [F(1), F(0), F(0)]
     assert _first_token(top, q, p) == [F(2, 5), 0, F(3, 5)]
+    assert laws.emitted_law(p=p, q=q, drawn=top)[0].tolist() == [F(2, 5), 0, F(3, 5)]
     assert _first_token(top, top, p) == p
+
+
+@pytest.mark.parametrize("kind", [F, float])
+def test_a_draft_that_q_says_is_impossible_is_rejected(kind):
+    p, q, drawn = ([kind(x) for x in row] for row in ([0.25, 0.75], [0, 1], [1, 0]))
+    law, kept = laws.emitted_law(p=p, q=q, drawn=drawn)
+    assert law.tolist() == [1, 0] == _first_token(np.array(drawn), q, p)
+    assert kept == 0
 
 
 def _first_token(drawn, declared, p):
@@ -294,6 +306,28 @@ def test_law_keeps_the_framework_and_the_batch():
     assert specnb.law is laws.law
 
 
+def test_integers_are_exact_beside_fractions_and_floats_beside_floats():
+    half, quarters, one_hot = [F(1, 2), F(1, 2)], [F(1, 4), F(3, 4)], [1, 0]
+    exactly = [F(1), F(0)]
+    for kind in (list, np.array, lambda ids: torch.tensor(ids)):
+        ids = kind(one_hot)
+        assert laws.emitted_law(p=half, q=half, drawn=ids)[0].tolist() == exactly
+        assert laws.emitted_law(p=quarters, q=ids)[0].tolist() == quarters
+        assert laws.total_variation(ids, half) == F(1, 2)
+        for law in (laws.joint_law, laws.accepted_law):
+            assert law("token", p=quarters, q=ids, gamma=2).tolist() == law(
+                "token", p=quarters, q=exactly, gamma=2).tolist()  # fmt: skip
+            assert law("token", p=[0.25, 0.75], q=ids, gamma=1).dtype == np.float64
+        lengths, correction = laws.law([0], [ids], [quarters, half])
+        assert (lengths.tolist(), correction[1].tolist()) == ([F(3, 4), F(1, 4)], half)
+    assert laws.target_law(lambda prefix: half if prefix else one_hot, 2)[0].tolist() == half
+    assert laws.joint_law("token", p=lambda prefix: half if prefix else one_hot, q=half, gamma=1)[0].tolist() == half
+    assert {law.dtype for law in laws.law([0], [one_hot], [[0, 1], one_hot])} == {np.dtype(np.float64)}
+    assert laws.emitted_law(p=one_hot, q=[0, 1])[0].dtype == laws.target_law(one_hot, 2).dtype == np.float64
+    with pytest.raises(SpecnbError, match=r"p sums to 1[.]84"):
+        laws.emitted_law(p=np.array([2**63, 2**63, 1], np.uint64), q=[1, 0, 0])  # 1 in 64 bits
+
+
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
@@ -307,12 +341,15 @@ def test_law_keeps_the_framework_and_the_batch():
         (lambda: laws.law([0], [[1.0]], [[1.0]] * 2, lengths=2), r"lengths\[0\] is 2; expected 0 <= lengths <= 1"),
         (lambda: laws.emitted_law(p=[0.5, 0.5], q=[1.0]), "p has rows of 2 entries and q of 1"),
         (lambda: laws.emitted_law(p=[F(1)], q=[1.0]), "mix floats and Fractions"),
+        (lambda: laws.emitted_law(p=[1.0, 0.0], q=[1.0, 0.0], drawn=[1.0]), "drawn has rows of 1 entries and q of 2"),
+        (lambda: laws.emitted_law(p=[1.0, 0.0], q=[1.0, 0.0], drawn=[0.5, 0.4]), "drawn sums to 0.9"),
         (lambda: laws.emitted_law(p=[0.5, -0.5], q=[1.0, 0.0]), r"entry \(1,\) of p is -0.5"),
         (lambda: laws.emitted_law(p=[0.5, np.nan], q=[1.0, 0.0]), r"entry \(1,\) of p is nan"),
         (lambda: laws.total_variation([1.0], [0.5, 0.5]), "can't be compared"),
         (lambda: laws.joint_law("token", p=[0.5, 0.5], q=[1.0], gamma=1), "expected one vocabulary"),
         (lambda: laws.accepted_law("token", p=[0.5, 0.5], q=[1.0], gamma=1), "expected one vocabulary"),
         (lambda: laws.joint_law("token", p=[F(1)], q=[1.0], gamma=1), "mix floats and Fractions"),
+        (lambda: laws.emitted_law(p=[1.0], q=[1.0], drawn=[F(1)]), "drawn and q mix floats and Fractions"),
         (lambda: laws.emitted_law(p=[[0.5, 0.5]] * 2, q=[[0.5, 0.5]] * 2), r"p has shape \(2, 2\); expected one row"),
         (lambda: laws.target_law([[0.5, 0.5]], 1), r"p has shape \(1, 2\); expected one row"),
         (lambda: laws.law([0], [["a"]], [[1.0]] * 2), "q is <U1 .*expected finite numbers"),

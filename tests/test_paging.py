@@ -117,6 +117,12 @@ def test_every_block_is_somebodys_or_free():
     assert sorted(pages.table[pages.table != 0].tolist() + pages.free) == list(range(1, 5 * 16 + 1))
 
 
+def constrained(drafter):
+    target, _, tokenizer = specnb.load_pair()
+    constraint = specnb.Grammar.regex("[a-z]+", tokenizer)
+    return specnb.generate(target, drafter, [[1, 2]], max_new_tokens=6, gamma=2, seed=0, constraint=constraint)
+
+
 class Kept(LogitsProcessor):
     def __call__(self, ids, scores):
         return scores
@@ -126,6 +132,7 @@ class Kept(LogitsProcessor):
     (lambda: usual("llama"), 0, "block_size is 0; expected an integer >= 1"),
     (lambda: decoded(logits_processor=[Kept()]), 4, "can't be made again: it had processors"),
     (lambda: decoded(drafter=EarlyExitDrafter(1)), 4, "the drafter uses the target's own cache"),
+    (lambda: constrained(EarlyExitDrafter(1)), 4, "the drafter uses the target's own cache"),
 ])  # fmt: skip
 def test_what_cannot_be_paged_says_why(run, block_size, message):
     with pytest.raises(SpecnbError, match=message):

@@ -156,6 +156,8 @@ def test_a_pool_that_breaks_leaves_what_was_finished():
     (lambda x: np.zeros(2), {"x": [1]}, "the function returned a ndarray; expected"),
     (lambda x: {"x": 2}, {"x": [1]}, "returned another 'x' than it was given"),
     (lambda x: {"error": 2}, {"x": [1]}, "returned another 'error'"),
+    (lambda value: value, {"value": [1]}, "a scalar for the column 'value', which is a parameter's; expected a"),
+    (lambda value: -value, {"value": [1]}, "a scalar for the column 'value'"),
     (lambda x: {1: x}, {"x": [1]}, "a dict with the key 1; expected strings"),
     (lambda x: {"y": [x]}, {"x": [1]}, "the function returned a list as 'y'; expected a scalar"),
     (lambda x: {"y": np.zeros(2)}, {"x": [1]}, "the function returned a ndarray as 'y'"),

@@ -26,8 +26,6 @@ def close(found, expected):
     return found == pytest.approx(expected, rel=ROUNDING, abs=ROUNDING)
 
 
-
-
 @pytest.mark.parametrize(
     ("alpha", "gamma", "c", "v", "tokens", "speed"),
     [
@@ -104,8 +102,6 @@ def test_variance_that_is_printed():
     assert theory.token_variance(Fraction(4, 5), 5) == sympy.Rational("3.8640930816")
 
 
-
-
 SPEED = {
     "expected_tokens": (theory.expected_tokens, ()),
     "token_variance": (theory.token_variance, ()),
@@ -175,8 +171,6 @@ def test_mean_and_law_are_those_of_the_token_rule(gamma):
     assert theory.token_law(alpha, gamma).tolist() == laws.accepted_law("token", **rows, gamma=gamma).tolist()
 
 
-
-
 def test_acceptances_by_position():
     profile = [0.9, 0.7, 0.4]
     assert close(theory.expected_tokens(profile), 1 + 0.9 + 0.63 + 0.252)
@@ -211,8 +205,6 @@ def test_mean_and_variance_of_simulated_steps():
         fourth = (law * (np.arange(1, gamma + 2) - mean) ** 4).sum()
         assert abs(emitted.mean() - mean) < 5 * np.sqrt(variance / steps)
         assert abs(emitted.var() - variance) < 5 * np.sqrt((fourth - variance**2) / steps)
-
-
 
 
 @pytest.mark.parametrize(

@@ -93,8 +93,6 @@ def test_no_draft_and_perfect_drafts():
     assert theory.sensitivity(0, 4, 0) == (1, -4, -1)
 
 
-
-
 def test_the_best_gamma_is_proved():
     assert repr(theory.best_gamma_proof()) == "Proof('The best γ': 11 steps verified in 11 cases)"
 
@@ -114,8 +112,6 @@ def test_a_false_step_cant_be_made(step, words):
 
 def test_the_rule_has_the_sign_of_the_proofs_numerator():
     assert sympy.simplify(algebra.RULE - (1 - algebra.alpha) * best_gamma.D) == 0
-
-
 
 
 def test_a_million_best_gammas_are_the_search_of_a_thousand():

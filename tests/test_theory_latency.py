@@ -80,8 +80,6 @@ def test_latency_percentiles():
     assert theory.latency_percentiles(3, 0.5, 1, c=0, percentiles=[75, 76]).tolist() == [2, 3]
 
 
-
-
 def test_tables_of_curves():
     data = theory_plots.table(theory.expected_tokens, alpha=[0.5, 0.8], gamma=[1, 2])
     assert data.columns.tolist() == ["alpha", "gamma", "value"]

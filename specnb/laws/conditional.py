@@ -10,7 +10,7 @@ from specnb import rules
 from specnb.arithmetic import FLOAT64
 from specnb.arrays import describe, integers, is_torch, like
 from specnb.errors import SpecnbError
-from specnb.laws.rows import arithmetic_of, as_array, as_rows
+from specnb.laws.rows import alike, arithmetic_of, as_array, as_rows
 from specnb.rules import Rule
 from specnb.streams import per_row
 from specnb.validation import effective_lengths
@@ -37,8 +37,9 @@ def law(
     if draft.ndim not in (1, 2):
         raise SpecnbError(f"draft is {describe(draft)}; expected ids [G] or [B, G]")
     batched = draft.ndim == 2
-    draft, p = _batched(draft, 2), _batched(as_rows("p", p), 3)
-    q = None if q is None else _batched(as_rows("q", q), 3)
+    draft = _batched(draft, 2)
+    p, *drawn = (_batched(rows, 3) for rows in alike(as_rows("p", p), *([] if q is None else [as_rows("q", q)])))
+    q = drawn[0] if drawn else None
     V = _vocabulary(draft, q, p)
     p, q = _widen(p, V), _draft_rows(draft, q, p, V, onehot)
     B, G = draft.shape

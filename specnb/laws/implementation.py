@@ -13,7 +13,7 @@ from specnb.arithmetic import FLOAT64
 from specnb.arrays import describe, integers
 from specnb.backends.numpy import weights
 from specnb.errors import SpecnbError
-from specnb.laws.rows import as_array, as_rows
+from specnb.laws.rows import alike, as_array, as_rows
 
 UNIFORMS, WORDS = 2**53, 2**64
 """How many uniforms there are to accept by, r·2^-53, and how many words to pick by."""
@@ -72,7 +72,7 @@ def implemented_law(draft: Any, q: Any, p: Any) -> ImplementedLaw:
 
 def _floats(name: str, values: Any) -> np.ndarray:
     """Return float64 rows from which something is picked."""
-    rows = as_rows(name, values)
+    (rows,) = alike(as_rows(name, values))
     if rows.dtype != np.float64:
         raise SpecnbError(f"{name} holds Fractions; expected floats, as the backends compute in")
     mass = rows.sum(-1)

@@ -12,7 +12,7 @@ import numpy as np
 from specnb import rules
 from specnb.arithmetic import Arithmetic
 from specnb.errors import SpecnbError
-from specnb.laws.rows import Rows, arithmetic_of, as_count, as_numbers, one_row, tree_of
+from specnb.laws.rows import Rows, alike, arithmetic_of, as_count, as_numbers, one_row, tree_of, trees_of
 from specnb.laws.scenarios import Change, Scenario, as_scenario
 from specnb.rules import Rule
 
@@ -29,32 +29,36 @@ def total_variation(p: Any, q: Any) -> Any:
     >>> total_variation([Fraction(1, 3), Fraction(2, 3)], [Fraction(2, 3), Fraction(1, 3)])
     Fraction(1, 3)
     """
-    p, q = as_numbers("p", p), as_numbers("q", q)
+    p, q = alike(as_numbers("p", p), as_numbers("q", q))
     if p.shape != q.shape:
         raise SpecnbError(f"laws of shapes {p.shape} and {q.shape} can't be compared; expected equal shapes")
     return np.abs(p - q).sum() / 2
 
 
-def emitted_law(*, p: Any, q: Any) -> tuple[np.ndarray, Any]:
-    """Return the law [V] of the token that one position emits under the rule `token`, and α = Σ min(p, q).
+def emitted_law(*, p: Any, q: Any, drawn: Any = None) -> tuple[np.ndarray, Any]:
+    """Return the law [V] of the token that one position emits under the rule `token`, and the share of drafts kept.
 
-    p, q: rows [V] of the target and the draft, each of sum 1. The law is added up from what happens: a draft
-    is kept, or rejected and corrected from the residual. Leviathan et al. claim that it equals p (appendix
-    A.1); nothing here assumes so.
+    p, q: rows [V] of the target and the draft, each of sum 1. drawn: the row that drafts are really drawn from, if it
+    isn't the q that the rule is given. The law is added up from what happens: a draft is kept, or rejected and
+    corrected from the residual. Leviathan et al. claim that without `drawn` it equals p, and the share Σ min(p, q)
+    (appendix A.1); nothing here assumes so.
 
-    >>> emitted_law(p=[Fraction(1, 2), Fraction(1, 2)], q=[Fraction(1), Fraction(0)])[1]
-    Fraction(1, 2)
+    >>> half, one_hot = [Fraction(1, 2), Fraction(1, 2)], [Fraction(1), Fraction(0)]
+    >>> emitted_law(p=half, q=one_hot)
+    (array([Fraction(1, 2), Fraction(1, 2)], dtype=object), Fraction(1, 2))
+    >>> emitted_law(p=half, q=half, drawn=one_hot)
+    (array([Fraction(1, 1), Fraction(0, 1)], dtype=object), Fraction(1, 1))
     """
     p, q = one_row("p", p), one_row("q", q)
+    p, q, drawn = alike(p, q, q if drawn is None else one_row("drawn", drawn))
     xp = arithmetic_of(p, q)
-    accepted = q * rules.acceptance(q, p, xp)
-    rejected = (q - accepted).sum()
+    arithmetic_of(drawn, q, "drawn")
+    accepted = drawn * xp.where(q, rules.acceptance(q, p, xp), 0)
+    rejected = (drawn - accepted).sum()
     return accepted + rejected * rules.residual(q, p, xp), accepted.sum()
 
 
-def joint_law(
-    rule: str | Rule | Scenario, *, p: Rows, q: Rows, gamma: int, steps: int | None = None
-) -> np.ndarray:
+def joint_law(rule: str | Rule | Scenario, *, p: Rows, q: Rows, gamma: int, steps: int | None = None) -> np.ndarray:
     """Return the law of the first steps·(γ+1) tokens when drafts come from q and the rule verifies them.
 
     p, q: a row [V], or a function from a prefix (tuple of ids) to its row; rows sum to 1. gamma >= 0 drafts per
@@ -70,8 +74,7 @@ def joint_law(
     use = as_scenario(rule)
     gamma, steps = as_count("gamma", gamma, 0), as_count("steps", use.steps if steps is None else steps, 1)
     depth = steps * (gamma + 1)
-    target, drafted = tree_of("p", p, depth), tree_of("q", q, depth)
-    xp = arithmetic_of(target[0], drafted[0])
+    target, drafted, xp = trees_of(p, q, depth)
     mass = joint_laws(use, [rows[None] for rows in target], [rows[None] for rows in drafted], gamma, steps, xp)
     return mass.reshape((target[0].shape[-1],) * depth)
 
@@ -79,7 +82,7 @@ def joint_law(
 def target_law(p: Rows, tokens: int) -> np.ndarray:
     """Return the law of that many tokens (at least 1) drawn one by one from p, shape (V,)·tokens."""
     tokens = as_count("tokens", tokens, 1)
-    tree = tree_of("p", p, tokens)
+    tree = alike(*tree_of("p", p, tokens))
     return target_laws([rows[None] for rows in tree]).reshape((tree[0].shape[-1],) * tokens)
 
 
@@ -93,8 +96,7 @@ def accepted_law(rule: str | Rule | Scenario, *, p: Rows, q: Rows, gamma: int) -
     [Fraction(1, 3), Fraction(1, 9), Fraction(5, 9)]
     """
     gamma = as_count("gamma", gamma, 0)
-    target, drafted = tree_of("p", p, gamma + 1), tree_of("q", q, gamma + 1)
-    xp = arithmetic_of(target[0], drafted[0])
+    target, drafted, xp = trees_of(p, q, gamma + 1)
     return accepted_laws(
         as_scenario(rule), [rows[None] for rows in target], [rows[None] for rows in drafted], gamma, xp
     )[0]

@@ -10,7 +10,7 @@ import numpy as np
 
 from specnb.errors import SpecnbError
 from specnb.laws.joint import Tree, target_laws
-from specnb.laws.rows import Rows, arithmetic_of, as_count, tree_of
+from specnb.laws.rows import Rows, as_count, trees_of
 
 FEASIBILITY = 1e-10
 """How far HiGHS may violate a constraint: the least that it takes, so that optima are right to 1e-9."""
@@ -31,8 +31,7 @@ def best_expected_accepted(*, p: Rows, q: Rows, gamma: int) -> float:
     True
     """
     gamma = as_count("gamma", gamma, 0)
-    target, drafted = tree_of("p", p, gamma + 1), tree_of("q", q, gamma + 1)
-    arithmetic_of(target[0], drafted[0])
+    target, drafted, _ = trees_of(p, q, gamma + 1)
     return float(most_accepted([rows[None] for rows in target], [rows[None] for rows in drafted], gamma)[0])
 
 

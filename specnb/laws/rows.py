@@ -36,6 +36,13 @@ def tree_of(name: str, rows: Rows, depth: int) -> list[np.ndarray]:
     return tree
 
 
+def trees_of(p: Rows, q: Rows, depth: int) -> tuple[list[np.ndarray], list[np.ndarray], Arithmetic]:
+    """Return the trees of p and of q in one kind of number, and what computes with them."""
+    levels = alike(*tree_of("p", p, depth), *tree_of("q", q, depth))
+    target, drafted = levels[:depth], levels[depth:]
+    return target, drafted, arithmetic_of(target[0], drafted[0])
+
+
 def as_count(name: str, value: Any, low: int) -> int:
     """Return a count as an int, or raise unless it is an integer of at least `low`."""
     try:
@@ -56,9 +63,11 @@ def as_array(name: str, values: Any) -> np.ndarray:
 
 
 def as_numbers(name: str, values: Any) -> np.ndarray:
-    """Return float64, or an object array of Fractions where exact numbers came in."""
+    """Return float64, an object array of Fractions where exact numbers came in, or integers, for `alike`."""
     array = as_array(name, values)
-    if array.dtype.kind in "biuf":
+    if array.dtype.kind in "iu":
+        return array
+    if array.dtype.kind in "bf":
         return array.astype(np.float64)
     try:
         return np.asarray(np.frompyfunc(_exact, 1, 1)(array))
@@ -70,6 +79,13 @@ def _exact(value: Any) -> Fraction:
     if isinstance(value, str | bytes):
         raise TypeError(f"{value!r} is a text")
     return Fraction(value)
+
+
+def alike(*arrays: np.ndarray) -> list[np.ndarray]:
+    """Return arrays with their integers as Fractions beside Fractions, and else as float64."""
+    exact = any(array.dtype == object for array in arrays)
+    convert = np.frompyfunc(Fraction, 1, 1) if exact else np.float64
+    return [np.asarray(convert(array)) if array.dtype.kind in "iu" else array for array in arrays]
 
 
 def as_rows(name: str, values: Any) -> np.ndarray:
@@ -93,7 +109,7 @@ def one_row(name: str, values: Any) -> np.ndarray:
 
 def check_mass(rows: np.ndarray, name: Callable[[int], str]) -> None:
     """Raise unless every one of the rows [N, V] sums to 1; `name` says which row it is."""
-    mass = rows.sum(axis=1)
+    mass = rows.sum(axis=1, dtype=object if rows.dtype == object else np.float64)
     off = mass != 1 if rows.dtype == object else abs(mass - 1) > MASS_TOLERANCE
     if off.any():
         at = int(off.argmax())
@@ -101,10 +117,10 @@ def check_mass(rows: np.ndarray, name: Callable[[int], str]) -> None:
         raise SpecnbError(f"{name(at)} sums to {mass[at]}; expected {expected}: divide the row by its sum")
 
 
-def arithmetic_of(p: np.ndarray, q: np.ndarray) -> Arithmetic:
-    """Return what computes with both rows, after checking that they belong together."""
+def arithmetic_of(p: np.ndarray, q: np.ndarray, name: str = "p") -> Arithmetic:
+    """Return what computes with both rows, after checking that they belong together; name: of the first, for errors."""
     if p.shape[-1] != q.shape[-1]:
-        raise SpecnbError(f"p has rows of {p.shape[-1]} entries and q of {q.shape[-1]}; expected one vocabulary")
+        raise SpecnbError(f"{name} has rows of {p.shape[-1]} entries and q of {q.shape[-1]}; expected one vocabulary")
     if q.size and p.dtype != q.dtype:
-        raise SpecnbError("p and q mix floats and Fractions; expected one kind of number")
+        raise SpecnbError(f"{name} and q mix floats and Fractions; expected one kind of number")
     return EXACT if p.dtype == object else FLOAT64

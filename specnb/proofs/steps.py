@@ -131,9 +131,7 @@ def at_most(claim: str, lhs: Expr, rhs: Expr, *, by: tuple[Case, ...] | None = N
     return Step(claim, rf"{latex(lhs)} \le {latex(rhs)}", unlisted=len(by), note=note)
 
 
-def summed(
-    claim: str, lhs: Expr, rhs: Expr, *, by: tuple[Case, ...] | None = None, nothing: Expr = p - q
-) -> Step:
+def summed(claim: str, lhs: Expr, rhs: Expr, *, by: tuple[Case, ...] | None = None, nothing: Expr = p - q) -> Step:
     """Return the verified step lhs = rhs between sums over v, for rows p and q that each sum to 1.
 
     by: the cases, those of p and q if None. nothing: an expression whose sum is known to be 0. With 1 = Σp the two

@@ -42,9 +42,7 @@ class Side(NamedTuple):
 Box = tuple[Side, ...]
 
 
-def volumes(
-    decide: Decide, cuts: Sequence[Iterable[Fraction]], resolution: Fraction = RESOLUTION
-) -> Volumes:
+def volumes(decide: Decide, cuts: Sequence[Iterable[Fraction]], resolution: Fraction = RESOLUTION) -> Volumes:
     """Return the exact volume of the unit cube on which `decide` takes each value; under None what is undecided.
 
     cuts: for each axis where the decision is expected to change. Every cell between them is tried in its middle and

@@ -18,7 +18,7 @@ from specnb.arithmetic import EXACT
 from specnb.errors import SpecnbError
 from specnb.laws.auditing.calls import Fault, Outcome, Sampler, ask_all, is_tokens, noted, quiet
 from specnb.laws.auditing.cells import RESOLUTION, Point, volumes
-from specnb.laws.rows import Rows, arithmetic_of, as_count, tree_of
+from specnb.laws.rows import Rows, as_count, trees_of
 
 Masses = dict[Any, Fraction]
 """The probability of each outcome: tokens, a `Raised` or `Invalid` text, or None where it is undecided."""
@@ -61,8 +61,8 @@ def measure(
     """Return what a sampler does on these rows; arguments as `sampler_law`."""
     gamma, steps = as_count("gamma", gamma, 0), as_count("steps", steps, 1)
     depth = steps * (gamma + 1)
-    target, drafted = tree_of("p", p, depth), tree_of("q", q, depth)
-    if arithmetic_of(target[0], drafted[0]) is not EXACT:
+    target, drafted, xp = trees_of(p, q, depth)
+    if xp is not EXACT:
         raise SpecnbError("p and q are floats; expected Fractions, for whose law a sampler is measured exactly")
     seen = _Steps(sampler, gamma, target, drafted, resolution, {})
     step = functools.cache(seen.law)
