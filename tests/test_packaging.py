@@ -154,7 +154,7 @@ def test_wheel_has_the_sources_and_the_pair(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     assert relative(ROOT, "specnb/**/*.py") | {"specnb/py.typed"} <= names
     assert relative(ROOT / "kernels", "specnb_kernels/**/*.py") <= names
-    assert {f"specnb/{name}" for name in relative(ROOT, "data/pair/**/*")} <= names
+    assert {f"specnb/{name}" for name in relative(ROOT, "data/pair/**/*") | relative(ROOT, "data/heads/*")} <= names
     assert {name.partition("/")[0] for name in names} == {
         "specnb",
         "specnb_kernels",
@@ -173,6 +173,7 @@ from specnb.pair import data_path
 from specnb.roofline import Chip, ModelShape
 assert Chip.named("H100 SXM").ridge() > 0 and ModelShape.named("Llama-3.1-8B").parameters > 8e9
 target, draft, tokenizer = specnb.load_pair()
+assert specnb.drafters.HeadsDrafter.bundled().heads.width == target.config.hidden_size
 row = torch.softmax(target(**tokenizer("To be", return_tensors="pt")).logits[0, -2:], -1).detach()
 verdicts = [specnb.verify([5], q, p, seed=1) for q, p in [(row[:1], row), (row[:1].numpy(), row.numpy())]]
 assert verdicts[0].tokens.tolist() == verdicts[1].tokens.tolist()
