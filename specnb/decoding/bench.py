@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from specnb.decoding.bare import Clock, forward_seconds
+from specnb.decoding.bare import Bare, Clock, clock_of
 from specnb.decoding.loop import generate
 from specnb.drafters import Drafter, ModelDrafter, PromptLookupDrafter
 from specnb.sampling import Sampling
 
-SPECULATIVE = "specnb, speculative"
+PLAIN, SPECULATIVE = "transformers, plain", "specnb, speculative"
 CONFIDENCE = 0.4
 """transformers' default: it stops drafting early at a token of lower probability."""
 
@@ -35,6 +35,7 @@ def compare(
 ) -> list[dict[str, Any]]:
     """Measure tokens per second of each way to decode the same prompts with the same settings.
 
+    One thread's seconds on a CPU are CPU time.
     Every way emits max_new_tokens per request and none stops at an end-of-text. Each repeat runs all of them in
     turn with its own seed, so that what else the machine does falls on all alike.
 
@@ -50,8 +51,10 @@ def compare(
     Returns
     -------
     One dict per way: method, batch, gamma, tokens_per_second (median over repeats), low and high (20th and 80th
-    percentile), tokens_per_round (None where unknown), threads. The last one is the rate if specnb's rounds took
-    only their forwards, B·E/(gamma·draft + verification), with E the tokens that a request emits per round.
+    percentile), ratio (median over repeats of the rate over that of transformers' plain decoding in the same one),
+    tokens_per_round (None where unknown), threads. The last way is the rate if specnb's rounds took
+    only their forwards and no request ended before another, B·E/(gamma·draft + verification), with E the tokens that
+    a request emitted per round in the same repeat.
     """
     sampling = sampling or Sampling()
     B = len(input_ids)
@@ -68,19 +71,23 @@ def compare(
         return decode
 
     theirs = _transformers(target, input_ids, max_new_tokens, sampling)
-    ways: dict[str, Callable[[int], None]] = {"transformers, plain": theirs(None, gamma, 0.0)}
+    ways: dict[str, Callable[[int], Any]] = {PLAIN: theirs(None, gamma, 0.0)}
     if B == 1:
         ways["transformers, assisted"] = theirs(draft, gamma, 0.0)
         ways["transformers, assisted, early stop"] = theirs(draft, gamma, CONFIDENCE)
         ways["transformers, prompt lookup"] = theirs(None, gamma, 0.0, prompt_lookup_num_tokens=gamma)
     ways |= {name: specnb(name, drafter) for name, drafter in _drafters(draft).items()}
 
-    rates = interleaved(ways, seed, repeats, B * max_new_tokens)
-    per_round = {"transformers, plain": 1.0} | {name: float(np.mean(E[1:])) for name, E in found.items()}
-    rates["bare forwards"] = _bound(target, draft, input_ids, gamma, max_new_tokens, per_round[SPECULATIVE], repeats)
+    alone = _forwards(target, draft, B, gamma, input_ids.shape[1] + max_new_tokens // 2)
+    ways["bare forwards"] = lambda seed: alone(max_new_tokens / found[SPECULATIVE][-1])
+
+    rates = interleaved(ways, seed, repeats, B * max_new_tokens, clock_of(target.device))
+    plain = np.array(rates[PLAIN])
+    per_round = {PLAIN: 1.0} | {name: float(np.mean(E[1:])) for name, E in found.items()}
     shared = {"batch": B, "gamma": gamma, "threads": torch.get_num_threads()}
     return [
-        {"method": name, **summary(rate), "tokens_per_round": per_round.get(name), **shared}
+        {"method": name, **summary(rate), "ratio": float(np.median(rate / plain))}
+        | {"tokens_per_round": per_round.get(name), **shared}
         for name, rate in rates.items()
     ]
 
@@ -90,15 +97,18 @@ def _drafters(draft: Any) -> dict[str, Drafter | None]:
 
 
 def interleaved(
-    ways: dict[str, Callable[[int], None]], seed: int, repeats: int, tokens: int, clock: Clock = time.perf_counter
+    ways: dict[str, Callable[[int], Any]], seed: int, repeats: int, tokens: int, clock: Clock = time.perf_counter
 ) -> dict[str, list]:
-    """Return tokens per second of each way and repeat; the first round warms up and doesn't count."""
+    """Return tokens per second of each way and repeat; the first round warms up and doesn't count.
+
+    A way is called with a seed. It may return the seconds that count, else all that it took do.
+    """
     rates: dict[str, list[float]] = {name: [] for name in ways}
     for repeat in tqdm(range(repeats + 1), unit="repeat", leave=False, disable=None):
         for name, way in ways.items():
             begun = clock()
-            way(seed + repeat)
-            rates[name].append(tokens / (clock() - begun))
+            own = way(seed + repeat)
+            rates[name].append(tokens / (clock() - begun if own is None else own))
     return {name: values[1:] for name, values in rates.items()}
 
 
@@ -161,11 +171,14 @@ def _drafting(assistant: Any, gamma: int, confidence: float) -> Any:
     return lent(assistant, config)
 
 
-def _bound(
-    target: Any, draft: Any, input_ids: torch.Tensor, gamma: int, max_new_tokens: int, E: float, repeats: int
-) -> list[float]:
-    """Return tokens per second if a round took only its forwards, at half of the new tokens."""
-    B, context = len(input_ids), input_ids.shape[1] + max_new_tokens // 2
-    verification = forward_seconds(target, B, gamma + 1, context, 10 * repeats)
-    step = forward_seconds(draft, B, 1, context, 10 * repeats)
-    return [B * E / (gamma * step + verification)]
+def _forwards(target: Any, draft: Any, batch: int, gamma: int, context: int) -> Callable[[float], float]:
+    """Return a function of a number of rounds that returns the seconds of their forwards, made one by one."""
+    verification, step = Bare(target, batch, gamma + 1, context), Bare(draft, batch, 1, context)
+    clock = clock_of(target.device)
+
+    def seconds(rounds: float) -> float:
+        whole = max(1, round(rounds))
+        times = [sum(step.seconds(clock) for _ in range(gamma)) + verification.seconds(clock) for _ in range(whole)]
+        return sum(times) * rounds / whole
+
+    return seconds

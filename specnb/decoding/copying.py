@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import copy
 import importlib.util
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from specnb.decoding.bare import clock_of
 from specnb.decoding.bench import interleaved, lent, summary
 from specnb.decoding.loop import generate
 from specnb.drafters import Drafter, EarlyExitDrafter, NGramDrafter, PromptLookupDrafter
@@ -95,9 +95,7 @@ def compare_copying(
     for name, drafter in drafters.items():
         gammas[name] = min(gamma, DEAR) if isinstance(drafter, EarlyExitDrafter) else gamma
         ways[name] = _ours(target, drafter, prompts, gammas[name], max_new_tokens, tokens, per_round, name)
-    one = torch.get_num_threads() == 1 and target.device.type == "cpu"
-    clock = time.thread_time if one else time.perf_counter
-    rates = interleaved(ways, 0, repeats, len(prompts) * max_new_tokens, clock)
+    rates = interleaved(ways, 0, repeats, len(prompts) * max_new_tokens, clock_of(target.device))
     plain = summary(rates[PLAIN])["tokens_per_second"]
     rows = []
     for name, measured in rates.items():

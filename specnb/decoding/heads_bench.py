@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 
-from specnb.decoding.bench import forward_seconds, interleaved, summary
+from specnb.decoding.bare import clock_of, forward_seconds
+from specnb.decoding.bench import interleaved, summary
 from specnb.decoding.loop import generate
 from specnb.drafters import HeadsDrafter, ModelDrafter
 from specnb.sampling import Sampling
@@ -58,10 +58,14 @@ def compare_heads(
         seeds = np.arange(len(prompts)) + seed * len(prompts)
         return generate(target, drafter, prompts, seed=seeds, eos_token_id=None, record=record, **options).stats
 
-    ways: dict[str, Callable[[int], Any]] = {
-        name: lambda seed, drafter=drafter: way(drafter, input_ids, seed) for name, drafter in drafters.items()
-    }
-    rates = interleaved(ways, seed, repeats, len(input_ids) * max_new_tokens)
+    def timed(drafter: Any) -> Callable[[int], None]:
+        def decode(seed: int) -> None:
+            way(drafter, input_ids, seed)
+
+        return decode
+
+    ways = {name: timed(drafter) for name, drafter in drafters.items()}
+    rates = interleaved(ways, seed, repeats, len(input_ids) * max_new_tokens, clock_of(target.device))
     costs = _costs(target, draft, heads, len(input_ids), gamma, input_ids.shape[1] + max_new_tokens // 2)
     shared = {"gamma": gamma, "threads": torch.get_num_threads()}
     rows = []
@@ -89,8 +93,7 @@ def _costs(
     What else the machine does takes these forwards out of the processor's caches, and only stretches them. One thread's
     times are CPU times.
     """
-    one = torch.get_num_threads() == 1 and target.device.type == "cpu"
-    clock = time.thread_time if one else time.perf_counter
+    clock = clock_of(target.device)
     fastest = dict.fromkeys((PLAIN, MODEL, *heads), float("inf"))
     for _ in range(COST_REPEATS):
         times = {
