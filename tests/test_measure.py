@@ -401,7 +401,7 @@ def test_a_sampling_by_prompt_goes_with_its_prompt(monkeypatch, values):
 
 
 def test_the_stored_prediction_is_within_15_percent_of_what_was_achieved():
-    """Medians of five repeats with the pair, as `specnb bench speed` wrote them."""
+    """Medians of fifteen repeats with the pair, as `specnb bench speed` wrote them."""
     table = pd.read_csv(data_path("speed.csv")).pivot(index="batch", columns="with", values="speedup")
     assert abs(table["the loop's overhead"] / table["achieved"] - 1).max() < 0.15
 
