@@ -26,7 +26,10 @@ def verify(draft, q, p, lengths, onehot, seed, position, uniforms):
 
     def each_final(n, subtracted, point):
         rows = enumerate(zip(n.tolist(), subtracted.tolist(), point.tolist(), random[1].tolist(), strict=True))
-        decided = [pick_one(p[b, n_b], q[b, n_b] if soft else None, x, word) for b, (n_b, soft, x, word) in rows]
+        decided = [
+            pick_one(p[b, n_b], q[b, n_b] if q is not None and soft else None, x, word)
+            for b, (n_b, soft, x, word) in rows
+        ]
         return tuple(np.array(column) for column in zip(*decided, strict=True))
 
     def final(n, subtracted, point):
