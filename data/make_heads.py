@@ -8,7 +8,6 @@ leaves checkpoints in WORK, so the same command continues where an interrupted o
 
 from __future__ import annotations
 
-import argparse
 import csv
 import statistics
 from collections.abc import Callable
@@ -111,26 +110,13 @@ def evaluate(out: Path, target: LlamaForCausalLM, held_out: Tensor) -> None:
                         table.writerow([kind, text, temperature, position, f"{value:.4f}"])
 
 
-def options() -> argparse.Namespace:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cache", type=Path, required=True, help="folder for the downloaded corpus")
-    parser.add_argument("--work", type=Path, required=True, help="folder for checkpoints")
-    parser.add_argument("--out", type=Path, default=HERE / "heads", help="folder of the heads")
-    parser.add_argument("--sequential-steps", type=int, default=900)
-    parser.add_argument("--independent-steps", type=int, default=400)
-    parser.add_argument("--save-every", type=int, default=100, help="steps between checkpoints")
-    parser.add_argument("--threads", type=int, default=1)
-    return parser.parse_args()
-
-
 def main() -> None:
     """Run all stages."""
-    args = options()
-    torch.set_num_threads(args.threads)
-    for folder in (args.cache, args.work, args.out):
-        folder.mkdir(parents=True, exist_ok=True)
-
+    args = pair.options(
+        __doc__.splitlines()[0], HERE / "heads", threads=1,
+        sequential_steps=(900, "steps of the sequential head"),
+        independent_steps=(400, "steps of the independent ones"),
+    )  # fmt: skip
     plays = pair.read_plays(pair.fetch_corpus(args.cache))
     tokenizer = AutoTokenizer.from_pretrained(HERE / "pair" / "tokenizer")
     target = LlamaForCausalLM.from_pretrained(HERE / "pair" / "target", dtype=torch.float32)

@@ -290,27 +290,33 @@ def evaluate(out: Path, held_out: Tensor) -> None:
             table.writerow([name, t, f"{value:.4f}", units.get(name, "1")])
 
 
-def options() -> argparse.Namespace:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def options(description: str, out: Path, threads: int, **numbers: tuple[int, str]) -> argparse.Namespace:
+    """Read the command line of a script that trains, make its folders and set its threads.
+
+    numbers: a script's own options, each with its default and what it is.
+    """
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--cache", type=Path, required=True, help="folder for the downloaded corpus")
     parser.add_argument("--work", type=Path, required=True, help="folder for checkpoints")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "pair", help="folder of the pair")
-    parser.add_argument("--target-steps", type=int, default=1300)
-    parser.add_argument("--draft-steps", type=int, default=1200)
-    parser.add_argument("--samples", type=int, default=64, help="windows by the target, per temperature")
-    parser.add_argument("--save-every", type=int, default=100, help="steps between checkpoints")
-    parser.add_argument("--threads", type=int, default=2)
-    return parser.parse_args()
+    parser.add_argument("--out", type=Path, default=out, help=f"folder of what is made (default {out.name})")
+    numbers |= {"save_every": (100, "steps between checkpoints"), "threads": (threads, "threads of PyTorch")}
+    for name, (default, what) in numbers.items():
+        flag = f"--{name.replace('_', '-')}"
+        parser.add_argument(flag, type=int, default=default, help=f"{what} (default {default})")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    for folder in (args.cache, args.work, args.out):
+        folder.mkdir(parents=True, exist_ok=True)
+    return args
 
 
 def main() -> None:
     """Run all stages."""
-    args = options()
-    torch.set_num_threads(args.threads)
-    for folder in (args.cache, args.work, args.out):
-        folder.mkdir(parents=True, exist_ok=True)
-
+    args = options(
+        __doc__.splitlines()[0], Path(__file__).parent / "pair", threads=2,
+        target_steps=(1300, "steps of the target"), draft_steps=(1200, "steps of the draft"),
+        samples=(64, "windows by the target, per temperature"),
+    )  # fmt: skip
     plays = read_plays(fetch_corpus(args.cache))
     texts = [scene for name, scenes in plays.items() if name not in HELD_OUT for scene in scenes]
     excerpt = [scene for name in HELD_OUT for scene in plays[name][:EXCERPT]]
