@@ -11,8 +11,8 @@ from tiny_models import tiny, uncached
 import specnb
 from specnb import Sampling, SpecnbError
 from specnb.decoding.cache import RowLayer
+from specnb.decoding.choosing import Chooser
 from specnb.drafters import EarlyExitDrafter, ModelDrafter, NGramDrafter, PromptLookupDrafter
-from specnb.drafters.drawing import Path
 from specnb.drafters.early_exit import first_layers
 
 TEXT = np.random.default_rng(0).integers(0, 12, 400).tolist()
@@ -98,11 +98,10 @@ def test_a_draft_that_declares_another_q_is_caught(monkeypatch):
     monkeypatch.setattr(NGramDrafter, "row", lambda self, context: honest(self, context)[::-1] + next(state) % 2)
     assert p_value(SMALL["bigram"]()) > LEVEL  # what is drawn from is declared, whatever it is
 
-    def declared(self, probs):
-        self.q = np.full((len(probs), self.gamma, V), 1 / V, np.float32)
-        return self.q.copy()  # where what is drawn from goes, and is lost
+    def declared(self, drafts):
+        return np.full((len(self.rows), drafts, V), 1 / V, np.float32)
 
-    monkeypatch.setattr(Path, "_room", declared)
+    monkeypatch.setattr(Chooser, "drafted", declared)
     assert p_value(SMALL["bigram"]()) < LEVEL
 
 

@@ -11,7 +11,7 @@ from tiny_models import ScriptedDrafter, tiny
 
 from specnb import generate, measure, measure_plots, plots, rules, theory
 from specnb.decoding.bare import Bare
-from specnb.decoding.choosing import Chooser
+from specnb.decoding.run import Run
 from specnb.drafters import ModelDrafter
 from specnb.errors import SpecnbError
 from specnb.measure import Acceptance, Measurement, speeds, timing
@@ -48,14 +48,14 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     """Put a clock in the place of the real one, which each verdict moves."""
-    clock, verify = Clock(), Chooser.verify
+    clock, judge = Clock(), Run._judge
 
     def slowly(self, *arguments):
         clock.move(LOOP)
-        return verify(self, *arguments)
+        return judge(self, *arguments)
 
     monkeypatch.setattr(timing, "clock", clock)
-    monkeypatch.setattr(Chooser, "verify", slowly)
+    monkeypatch.setattr(Run, "_judge", slowly)
     return clock
 
 
@@ -211,8 +211,8 @@ class TestSpeed:
 
     def test_a_slower_loop_is_named_and_moves_the_prediction(self, clock, monkeypatch):
         target, draft = models(clock)
-        verify = Chooser.verify
-        monkeypatch.setattr(Chooser, "verify", lambda *arguments: (clock.move(1), verify(*arguments))[1])
+        judge = Run._judge
+        monkeypatch.setattr(Run, "_judge", lambda *arguments: (clock.move(1), judge(*arguments))[1])
         found = speed(target, ModelDrafter(draft))
         assert found.overhead == pytest.approx((1 + LOOP, 1 + LOOP))
         assert found.error == pytest.approx(0, abs=ROUNDING)

@@ -13,14 +13,15 @@ _LOW32 = np.uint64(0xFFFFFFFF)
 _SHIFT32 = np.uint64(32)
 
 
-def words(seed, position, counters, B):
+def words(seed, position, counters, B, stream=None):
     """Return the 64-bit random words [B, n] of B requests, for n pairs (index, purpose).
 
     seed and position are ints or int64 [B]; one seed for a batch numbers its rows by stream, seeds have stream 0.
+    stream: int64 [B], the numbers of rows that are some of a batch; None numbers them from 0.
     """
     if B * len(counters) <= FEW:
-        return np.array(few_words(seed, position, counters, B), np.uint64).reshape(B, len(counters))
-    stream = np.arange(B)[:, None] if np.ndim(seed) == 0 else 0
+        return np.array(few_words(seed, position, counters, B, stream), np.uint64).reshape(B, len(counters))
+    stream = (np.arange(B) if stream is None else stream)[:, None] if np.ndim(seed) == 0 else 0
     seed, position = (np.broadcast_to(a, B)[:, None] for a in (seed, position))
     index, purpose = np.array(counters).T
     return philox(seed, position, index, purpose, stream)

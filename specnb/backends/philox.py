@@ -26,13 +26,14 @@ def philox_word(seed: int, position: int, index: int, purpose: int, stream: int)
     return c0 << 32 | c1
 
 
-def few_words(seed: Any, position: Any, counters: list[tuple[int, int]], batch: int) -> list[int]:
+def few_words(seed: Any, position: Any, counters: list[tuple[int, int]], batch: int, stream: Any = None) -> list[int]:
     """Return a word for each of `batch` requests and each (index, purpose), request by request.
 
-    seed, position: an int, or an array or tensor [batch]. One seed numbers its requests by stream.
+    seed, position: an int, or an array or tensor [batch]. One seed numbers its requests by stream: 0 …, or int64
+    [batch].
     """
     keys, starts = _values(seed, batch), _values(position, batch)
-    streams = range(batch) if isinstance(seed, int) else [0] * batch
+    streams = (range(batch) if stream is None else stream.tolist()) if isinstance(seed, int) else [0] * batch
     rows = zip(keys, starts, streams, strict=True)
     return [philox_word(key, start, *pair, stream) for key, start, stream in rows for pair in counters]
 

@@ -51,6 +51,8 @@ class Batch:
 
     def since(self, seen: np.ndarray) -> np.ndarray:
         """Return the committed tokens from seen[r] on, int64 [R, k], right-aligned: the left may be padding."""
+        if len(self.rows) == 1:  # a view: there is no padding
+            return self.tokens[self.rows[0], None, seen[0] : self.lengths[self.rows[0]]]
         lengths = self.live_lengths
         width = int((lengths - seen).max())
         columns = lengths[:, None] - width + np.arange(width)

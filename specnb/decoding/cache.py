@@ -27,8 +27,8 @@ class Step:
     """Where the forward that is running writes and reads, shared by all layers of one cache."""
 
     size: int  # slots per row
-    slots: Any = None  # index into [rows, slots] of the fed tokens
-    start: int = 0  # tokens cached before this forward, where all rows hold equally many
+    slots: Any = None  # index into [rows, slots] of the fed tokens; None where all rows hold equally many
+    start: int = 0  # tokens cached before this forward, where they do
     end: int = 0  # slots that the longest row uses
 
 
@@ -53,10 +53,16 @@ class RowLayer(CacheLayerMixin):
         """Write the new states [B, heads, k, width] at their slots; return views up to the longest row."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        stores: Any = (self.keys, self.values)
-        for store, states in zip(stores, (key_states, value_states), strict=True):
-            store.transpose(1, 2)[self.step.slots] = states.transpose(1, 2)
-        return tuple(store[:, :, : self.step.end] for store in stores)
+        keys: Any = self.keys
+        values: Any = self.values
+        step, width = self.step, key_states.shape[2]
+        if step.slots is None:
+            keys.narrow(2, step.start, width).copy_(key_states)
+            values.narrow(2, step.start, width).copy_(value_states)
+        else:
+            keys.transpose(1, 2)[step.slots] = key_states.transpose(1, 2)
+            values.transpose(1, 2)[step.slots] = value_states.transpose(1, 2)
+        return keys.narrow(2, 0, step.end), values.narrow(2, 0, step.end)
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
         """Keep only these rows."""
@@ -147,7 +153,7 @@ class CachedModel:
         """Set the step for `width` columns that end at `ends`; return its 4-D mask and position ids."""
         step, start = self.step, int(ends[0]) - width
         if len(ends) == 1 or (np.all(ends == ends[0]) and np.all(self.seen == start)):
-            step.slots, step.start, step.end = (slice(None), slice(start, start + width)), start, start + width
+            step.slots, step.start, step.end = None, start, start + width
             positions = self.arange[None, start : step.end]
             # One query sees everything, and a fresh prompt is what transformers calls causal: no mask needed, unless
             # a window ends before them.

@@ -105,6 +105,7 @@ class Chooser:
         everyone = self.sampling.parameters(self.batch, 1, reference)
         self.parameters = self.sampling.arguments(self.backend, everyone)
         self._seeds = self.seed if isinstance(self.seed, int) else self.array(to_torch(self.seed))
+        self._q: Any = None
         self.keep(np.arange(len(self.rows)))
 
     @property
@@ -146,6 +147,27 @@ class Chooser:
             parameters = [values if values is None else repeat(values, k) for values in parameters]
         flat = self.array(logits).reshape(R * k, V)
         return self.module.probabilities(flat, *parameters).reshape(R, k, V)
+
+    def draft(self, logits: torch.Tensor, position: np.ndarray, index: int, gamma: int) -> Any:
+        """Draw draft `index` of a step that starts at `position` [R] from logits [R, V], and keep its row q.
+
+        The rows of a step's drafts, gamma at most, are in `drafted` until the next step.
+        """
+        probs = self.probabilities(logits[:, None])[:, 0]
+        if self._q is None:
+            shape = (len(probs), gamma, probs.shape[1])
+            self._q = probs.new_empty(shape) if torch.is_tensor(probs) else np.empty(shape, probs.dtype)
+        self._q[: len(probs), index] = probs
+        return self.draw(probs, position, index)
+
+    def drafted(self, drafts: int) -> Any:
+        """Return the rows q [R, drafts, V] of this step, as a proposal has them."""
+        return self._q[: len(self.rows), :drafts]
+
+    def judge(self, proposal: Proposal, logits: torch.Tensor, position: np.ndarray) -> tuple[Any, Decision]:
+        """Return p, float [R, G+1, V], of the target's logits, and what `verify` decides on it."""
+        p = self.probabilities(logits)
+        return p, self.verify(proposal, p, position)
 
     def draw(self, probs: Any, position: np.ndarray, index: int) -> Any:
         """Draw draft `index` of a step that starts at `position` [R] from probs [R, V]."""
@@ -210,5 +232,6 @@ def choose_backend(name: str | None, device: torch.device, rule: Rule) -> str:
     2^17 (one thread). The bits are the same.
     """
     if name is not None:
+        backends.load(name, device.type)  # or raise
         return name
     return "numpy" if device.type == "cpu" else backends.default_name(torch.empty(0, device=device), rule)

@@ -157,8 +157,7 @@ class PagedModel(CachedModel):
 
     def _fed(self, positions: torch.Tensor, rows: int) -> np.ndarray:
         """Return the slots of the fed tokens [R, k] as the per-row cache has them; the last slot is for waste."""
-        slots = self.step.slots[1]
-        slots = positions if isinstance(slots, slice) else slots
+        slots = positions if self.step.slots is None else self.step.slots[1]
         return np.broadcast_to(slots.cpu().numpy(), (rows, slots.shape[1]))
 
     def _index(self, places: np.ndarray) -> torch.Tensor:

@@ -15,6 +15,7 @@ from specnb.decoding.cache import CachedModel
 from specnb.decoding.choosing import Chooser
 from specnb.decoding.constrained import Parsers
 from specnb.decoding.ends import Ends
+from specnb.decoding.estimating import Estimating
 from specnb.decoding.judging import IN_TURN
 from specnb.decoding.prefilled import take_over
 from specnb.decoding.processing import Processing
@@ -70,12 +71,21 @@ class Plan:
         requests = len(self.prompts)
         return Processing(self.processors, requests).stateless and Ends(self.stops, self.criteria, requests).stateless
 
+    @property
+    def estimates(self) -> bool:
+        """Whether the rounds can be decided without their p and q: nothing asks for these."""
+        asked = self.record or self.trace is not None or self.constraint is not None
+        return self.backend == "numpy" and self.rule.sampler in IN_TURN and not asked
+
     def silent(self) -> Plan:
         """Return the plan of the same run without anybody watching."""
         return replace(self, streamers=None, trace=None)
 
-    def start(self) -> Run:
-        """Return a fresh run, or raise `SpecnbError` if its drafter, prompts or settings don't fit."""
+    def start(self, exact: bool = False) -> Run:
+        """Return a fresh run, or raise `SpecnbError` if its drafter, prompts or settings don't fit.
+
+        exact: whether somebody will watch its rounds, and so the p and q of each have to be made.
+        """
         requests = len(self.prompts)
         batch = Batch(self.prompts, self.max_new_tokens, self.padding)
         vocabulary = self.target.get_input_embeddings().num_embeddings
@@ -86,7 +96,9 @@ class Plan:
         ends = Ends(self.stops, self.criteria, requests, self.target.device)
         streaming = Streaming(self.streamers, requests)
         seed, _ = keys(self.seed, 0, requests, batch.lengths)
-        chooser = Chooser(self.backend, self.target.device, seed, self.sampling, requests, batch.rows, self.rule)
+        estimating = self.estimates and not exact and processing.stateless
+        kind = Estimating if estimating else Chooser
+        chooser = kind(self.backend, self.target.device, seed, self.sampling, requests, batch.rows, self.rule)
         cached = CachedModel(self.target, len(batch.rows), batch.size)
         if self.cache is not None and batch.rows.size:
             none = np.zeros(requests, np.int64)

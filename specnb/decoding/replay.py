@@ -97,7 +97,7 @@ def _again(run: Generation, wanted: Round) -> Rows:
             found[:] = [Rows(decision.draft[r, :n].copy(), q, to_numpy(p[r, : n + 1]).copy())]
 
     with torch.inference_mode():
-        again = plan.silent().start()
+        again = plan.silent().start(exact=True)
         for _ in range(wanted.step):
             again.round()
         again.watchers.append(watch)

@@ -115,13 +115,11 @@ class Run:
             return judge_in_turn(self.batch, self.chooser, self.processing, self.ends, proposal, logits, start)
         if self.processing.any:
             logits = process_all(self.batch, self.chooser, self.processing, proposal, logits)
-        p = self.chooser.probabilities(logits)
-        return p, self.chooser.verify(proposal, p, start)
+        return self.chooser.judge(proposal, logits, start)
 
     def _note_close_calls(self, logits: torch.Tensor, start: np.ndarray, counts: np.ndarray) -> None:
         """Note where a greedy choice in 16 bits hangs on the order of its sums."""
-        greedy = self.chooser.greedy
-        if logits.dtype not in NARROW or not greedy.any() or logits.shape[2] < 2:
+        if logits.dtype not in NARROW or logits.shape[2] < 2 or not (greedy := self.chooser.greedy).any():
             return
         first, second = logits.float().topk(2).values.unbind(2)  # [R, G+1]
         near = (first - second <= CLOSE * torch.finfo(logits.dtype).eps * first.abs()).cpu().numpy()

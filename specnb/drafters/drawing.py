@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,11 +11,10 @@ from specnb.decoding.choosing import Chooser, Proposal
 
 
 class Path:
-    """Draws the drafts of each round and keeps room for their rows q [R, gamma, V], allocated once."""
+    """Draws the drafts of each round, gamma at most."""
 
     def __init__(self, chooser: Chooser, gamma: int) -> None:
         self.chooser, self.gamma = chooser, gamma
-        self.q: Any = None
 
     def draw(
         self, lengths: np.ndarray, limits: np.ndarray, logits: Callable[[int, torch.Tensor | None], torch.Tensor]
@@ -28,20 +26,12 @@ class Path:
         chooser, G = self.chooser, int(limits.max(initial=0))
         if G == 0:
             return chooser.nothing()
-        drafted: list[torch.Tensor] = []
+        drafts: list[torch.Tensor] = []
         for i in range(G):
-            row = logits(i, drafted[-1] if drafted else None)
-            probs = chooser.probabilities(row[:, None])[:, 0]
-            self._room(probs)[: len(lengths), i] = probs
-            drafted.append(chooser.tensor(chooser.draw(probs, lengths, i)))
-        return Proposal(chooser.array(torch.stack(drafted, 1)), self.q[: len(lengths), :G], limits)
+            row = logits(i, drafts[-1] if drafts else None)
+            drafts.append(chooser.tensor(chooser.draft(row, lengths, i, self.gamma)))
+        return Proposal(chooser.array(torch.stack(drafts, 1)), chooser.drafted(G), limits)
 
     def keep(self, index: np.ndarray) -> None:
         """Drop the rows that left."""
         self.chooser.keep(index)
-
-    def _room(self, probs: Any) -> Any:
-        if self.q is None:
-            shape = (len(probs), self.gamma, probs.shape[1])
-            self.q = probs.new_empty(shape) if torch.is_tensor(probs) else np.empty(shape, probs.dtype)
-        return self.q
