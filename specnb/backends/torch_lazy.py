@@ -131,11 +131,12 @@ def _close(request, i, x):
 def _rough(request, i, x):
     """Return wider bounds from a sum of (1 + f)·2^k for 2^(k + f), which float32 has the bits of 127 + k + f for."""
     V, row, scale = request.logits.shape[1], request.logits[i].float(), LOG2_E / request.temperature
-    top = row.amax().item()
+    least, top = (one.item() for one in row.aminmax())
     if x >= V or not abs(top) * scale < 2**12:  # beyond, float32 has no more than a thousandth of an octave
         return 0.0, math.inf
-    bits = torch.add(torch.tensor((127 - top * scale) * 2.0**23), row, alpha=scale * 2.0**23).relu_().int()
-    largest, error = bits.view(torch.float32).sum().item(), _sum_error(V)
+    bits = torch.add(torch.tensor((127 - top * scale) * 2.0**23), row, alpha=scale * 2.0**23)
+    bits = bits if (top - least) * scale < 126 else bits.relu_()
+    largest, error = bits.int().view(torch.float32).sum().item(), _sum_error(V)
     value = 2.0 ** ((row[x].item() - top) * scale) / largest
     return value * (1 - error) - NEGLIGIBLE, value * CHORD * (1 + error) + NEGLIGIBLE
 

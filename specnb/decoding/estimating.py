@@ -51,8 +51,9 @@ class Estimating(Chooser):
     def keep(self, index: np.ndarray) -> None:
         """Let only these of the running rows go on."""
         super().keep(index)
+        temperature: Any = self.live_parameters[0]
         with np.errstate(divide="ignore"):  # temperature 0, which isn't guessed
-            self._scale = (LOG2_E / self.live_parameters[0]).astype(np.float32)[:, None, None]
+            self._scale = (LOG2_E / temperature).astype(np.float32)[:, None, None]
 
     def draft(self, logits: torch.Tensor, position: np.ndarray, index: int, gamma: int) -> Any:
         """Draw draft `index` of a step that starts at `position` [R] from logits [R, V], and keep a guess of its q."""
@@ -120,4 +121,5 @@ class Estimating(Chooser):
         room = self._rooms.get(index)
         if room is None or room.shape[0] < z.shape[0] or room.shape[1] < z.shape[1]:
             room = self._rooms[index] = np.empty(z.shape, np.float32)
-        return Guess(z, self.live_parameters[0], estimate(z, self._scale, room[: z.shape[0], : z.shape[1]]))
+        temperature: Any = self.live_parameters[0]
+        return Guess(z, temperature, estimate(z, self._scale, room[: z.shape[0], : z.shape[1]]))
