@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -37,7 +40,8 @@ class Bare:
         self.arguments: dict[str, Any] = {cache_name(type(model)): self.cache, "use_cache": True}
         ids = torch.zeros(batch, context + width, dtype=torch.int64, device=model.device)
         self.new = ids[:, context:]
-        model(input_ids=ids[:, :context], **self.arguments)
+        if context:
+            model(input_ids=ids[:, :context], **self.arguments)
         self.seconds()  # the first one allocates
 
     @torch.inference_mode()
@@ -48,6 +52,34 @@ class Bare:
         ended = now(self.model.device, clock)
         self.cache.crop(-self.new.shape[1])
         return ended - begun
+
+
+@dataclass
+class Spent:
+    """What the forwards of some models took: seconds, and how many there were of each model."""
+
+    seconds: float
+    calls: list[int]
+
+
+@contextmanager
+def forwards_of(models: Sequence[Any], clock: Clock = time.perf_counter) -> Iterator[Spent]:
+    """Time the forwards of models until the end; their hooks are then as before."""
+    spent = Spent(0.0, [0] * len(models))
+    begun: list[float] = []
+
+    def before(module: Any, arguments: Any) -> None:
+        begun.append(now(module.device, clock))
+
+    def after(which: int, module: Any, arguments: Any, output: Any) -> None:
+        spent.seconds += now(module.device, clock) - begun.pop()
+        spent.calls[which] += 1
+
+    with ExitStack() as stack:
+        for which, model in enumerate(models):
+            stack.callback(model.register_forward_pre_hook(before).remove)
+            stack.callback(model.register_forward_hook(functools.partial(after, which)).remove)
+        yield spent
 
 
 def forward_seconds(

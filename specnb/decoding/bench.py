@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import functools
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -12,7 +14,8 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from specnb.decoding.bare import Bare, Clock, clock_of
+from specnb.decoding.bare import Bare, Clock, Spent, clock_of, forwards_of
+from specnb.decoding.generation import Generation
 from specnb.decoding.loop import generate
 from specnb.drafters import Drafter, ModelDrafter, PromptLookupDrafter
 from specnb.sampling import Sampling
@@ -52,13 +55,16 @@ def compare(
     -------
     One dict per way: method, batch, gamma, tokens_per_second (median over repeats), low and high (20th and 80th
     percentile), ratio (median over repeats of the rate over that of transformers' plain decoding in the same one),
-    tokens_per_round (None where unknown), threads. The last way is the rate if specnb's rounds took
-    only their forwards and no request ended before another, B·E/(gamma·draft + verification), with E the tokens that
-    a request emitted per round in the same repeat.
+    tokens_per_round of a request, acceptance (None where unknown), overhead (milliseconds of a round outside the
+    forwards of both models, median over repeats), threads. The last ways are the rate if specnb's rounds took only
+    their forwards, B·E/(gamma·draft + verification), with E the tokens that a request emitted per round in the same
+    repeat: if no request ended before another, and for a batch also with as many requests as each round had. The
+    first round reads the prompt, as everybody's does.
     """
     sampling = sampling or Sampling()
-    B = len(input_ids)
-    found: dict[str, list[float]] = {}
+    B, clock = len(input_ids), clock_of(target.device)
+    runs: dict[str, list[Generation]] = {}
+    spent: dict[str, list[tuple[float, Spent]]] = {}
 
     def specnb(name: str, drafter: Drafter | None) -> Callable[[int], None]:
         def decode(seed: int) -> None:
@@ -66,7 +72,18 @@ def compare(
                 target, drafter, input_ids, max_new_tokens=max_new_tokens, gamma=gamma, sampling=sampling,
                 seed=np.arange(B) + seed * B, eos_token_id=None,
             )  # fmt: skip
-            found.setdefault(name, []).append(run.stats.tokens_per_round)
+            runs.setdefault(name, []).append(run)
+
+        return decode
+
+    def timed(name: str, way: Callable[[int], None]) -> Callable[[int], float]:
+        def decode(seed: int) -> float:
+            with forwards_of([target, draft], clock) as forwards:
+                begun = clock()
+                way(seed)
+                seconds = clock() - begun
+            spent.setdefault(name, []).append((seconds, forwards))
+            return seconds
 
         return decode
 
@@ -77,19 +94,40 @@ def compare(
         ways["transformers, assisted, early stop"] = theirs(draft, gamma, CONFIDENCE)
         ways["transformers, prompt lookup"] = theirs(None, gamma, 0.0, prompt_lookup_num_tokens=gamma)
     ways |= {name: specnb(name, drafter) for name, drafter in _drafters(draft).items()}
+    ways = {name: timed(name, way) for name, way in ways.items()}
 
-    alone = _forwards(target, draft, B, gamma, input_ids.shape[1] + max_new_tokens // 2)
-    ways["bare forwards"] = lambda seed: alone(max_new_tokens / found[SPECULATIVE][-1])
+    alone = _forwards(target, draft, gamma, input_ids.shape[1], max_new_tokens)
+    ways["bare forwards"] = lambda seed: alone({B: max_new_tokens / runs[SPECULATIVE][-1].stats.tokens_per_round})
+    if B > 1:
+        ways["bare forwards, as requests ended"] = lambda seed: alone(_sizes(runs[SPECULATIVE][-1]))
 
-    rates = interleaved(ways, seed, repeats, B * max_new_tokens, clock_of(target.device))
+    rates = interleaved(ways, seed, repeats, B * max_new_tokens, clock)
     plain = np.array(rates[PLAIN])
-    per_round = {PLAIN: 1.0} | {name: float(np.mean(E[1:])) for name, E in found.items()}
     shared = {"batch": B, "gamma": gamma, "threads": torch.get_num_threads()}
     return [
         {"method": name, **summary(rate), "ratio": float(np.median(rate / plain))}
-        | {"tokens_per_round": per_round.get(name), **shared}
+        | _rounds(runs.get(name, [])[1:], spent.get(name, [])[1:], max_new_tokens, B)
+        | shared
         for name, rate in rates.items()
     ]
+
+
+def _rounds(runs: list[Generation], spent: list[tuple[float, Spent]], tokens: int, batch: int) -> dict[str, Any]:
+    """Return what the rounds of a way came to: tokens_per_round, acceptance and overhead."""
+    per_round = acceptance = overhead = None
+    if spent:
+        overhead = float(np.median([(total - s.seconds) / s.calls[0] for total, s in spent]) * 1e3)
+        per_round = float(np.mean([tokens / s.calls[0] for _, s in spent])) if batch == 1 or not runs else None
+    if runs:
+        per_round = float(np.mean([run.stats.tokens_per_round for run in runs]))
+        drafted = sum(int(run.stats.drafted.sum()) for run in runs)
+        acceptance = sum(int(run.stats.accepted.sum()) for run in runs) / drafted if drafted else None
+    return {"tokens_per_round": per_round, "acceptance": acceptance, "overhead": overhead}
+
+
+def _sizes(run: Generation) -> dict[int, float]:
+    """Return how many rounds there were with so many requests."""
+    return dict(Counter(Counter(round_.step for round_ in run.rounds).values()))
 
 
 def _drafters(draft: Any) -> dict[str, Drafter | None]:
@@ -171,14 +209,28 @@ def _drafting(assistant: Any, gamma: int, confidence: float) -> Any:
     return lent(assistant, config)
 
 
-def _forwards(target: Any, draft: Any, batch: int, gamma: int, context: int) -> Callable[[float], float]:
-    """Return a function of a number of rounds that returns the seconds of their forwards, made one by one."""
-    verification, step = Bare(target, batch, gamma + 1, context), Bare(draft, batch, 1, context)
-    clock = clock_of(target.device)
+def _forwards(target: Any, draft: Any, gamma: int, prompt: int, tokens: int) -> Callable[[dict[int, float]], float]:
+    """Return a function from numbers of rounds, by requests, to the seconds of their forwards, made one by one.
 
-    def seconds(rounds: float) -> float:
-        whole = max(1, round(rounds))
-        times = [sum(step.seconds(clock) for _ in range(gamma)) + verification.seconds(clock) for _ in range(whole)]
-        return sum(times) * rounds / whole
+    The first round's forwards read the prompt as well; all others stand in the middle of the tokens.
+    """
+    clock, context = clock_of(target.device), prompt + tokens // 2
+    widths = {"first": (prompt, prompt + gamma, 0), "later": (1, gamma + 1, context)}
+
+    @functools.cache
+    def of_round(batch: int, which: str) -> Callable[[], float]:
+        drafted, verified, before = widths[which]
+        begin, step = Bare(draft, batch, drafted, before), Bare(draft, batch, 1, context)
+        verification = Bare(target, batch, verified, before)
+        forwards = [begin] * min(gamma, 1) + [step] * (gamma - 1) + [verification]
+        return lambda: sum(one.seconds(clock) for one in forwards)
+
+    def seconds(rounds: dict[int, float]) -> float:
+        total, most = 0.0, max(rounds)
+        for batch, number in rounds.items():
+            number -= batch == most
+            whole = max(1, round(number))
+            total += sum(of_round(batch, "later")() for _ in range(whole)) * number / whole
+        return total + of_round(most, "first")()
 
     return seconds
