@@ -6,6 +6,7 @@ import torch
 
 import specnb
 from specnb import rules
+from specnb.backends import numpy as reference
 from specnb.backends import numpy_estimates
 from specnb.backends.numpy_logits import LOG2_E, exp2, processed
 from specnb.backends.numpy_mass import pick, residual, weights
@@ -118,9 +119,49 @@ def test_a_verdict_on_the_border_is_right_or_in_doubt():
     assert mistakes == 0
 
 
+LAST = 2**53 - 1
+
+
+def block_decided():
+    """Return how many verdicts of the rule block on the border of acceptance are in doubt, and how many are wrong."""
+    doubt = mistakes = 0
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        z = (rng.normal(size=(1, 3, 9)) * 2).astype(np.float32)
+        p_found, p = guess(z, 1.0)
+        pairs = [guess(z[:, i : i + 1] + rng.normal(size=(1, 1, 9)).astype(np.float32), 1.0) for i in range(2)]
+        draft, q = rng.integers(0, 9, (1, 2)), np.concatenate([exact for _, exact in pairs], 1)
+
+        def right(steps, draft=draft, q=q, p=p):
+            uniforms = np.array([[*steps, 2**52 + 12345]]) * 2.0**-53
+            return reference.verify_block(draft, q, p, None, None, None, 0, uniforms)
+
+        for i in range(2):
+            low, high = 0, LAST  # the first that isn't accepted, while the other never is
+            while low < high:
+                middle = (low + high) // 2
+                accepted = right([middle if k == i else LAST for k in range(2)])[1][0] > i
+                low, high = (middle + 1, high) if accepted else (low, middle)
+            for step in (max(low - 1, 0), low, min(low + 1, LAST)):
+                steps = [step if k == i else LAST for k in range(2)]
+                tokens, n, _ = right(steps)
+                words = [one << 11 for one in (*steps, 2**52 + 12345)]
+                told = numpy_estimates.block(0, draft[0].tolist(), [found for found, _ in pairs], p_found, words)
+                doubt += told[1] is None
+                mistakes += told[1] is not None and told != (n[0], tokens[0, n[0]])
+    return doubt, mistakes
+
+
+def test_a_block_on_the_border_is_right_or_in_doubt():
+    doubt, mistakes = block_decided()
+    assert doubt > 60
+    assert mistakes == 0
+
+
 def test_a_wrong_bound_of_probabilities_is_caught(monkeypatch):
     monkeypatch.setattr(numpy_estimates, "error", lambda V: 0.0)
     assert decided()[1] > 0
+    assert block_decided()[1] > 0
 
 
 @pytest.mark.parametrize("V", [129, 1025])
@@ -158,7 +199,7 @@ def any_length(monkeypatch):
     monkeypatch.setattr(estimating, "LONG", 1)
 
 
-@pytest.mark.parametrize("rule", ["token", "match", "coupled"])
+@pytest.mark.parametrize("rule", ["token", "match", "block", "coupled"])
 @pytest.mark.parametrize("seed", [2**62 + 977, np.arange(6) * 2**59 + 3])
 @pytest.mark.parametrize("onehot", [False, True])
 def test_estimating_choosers_decide_what_exact_ones_do(rule, seed, onehot):
@@ -173,7 +214,7 @@ def test_estimating_choosers_decide_what_exact_ones_do(rule, seed, onehot):
         assert round_of(exact, z, y, position, limits, onehot) == round_of(estimated, z, y, position, limits, onehot)
 
 
-@pytest.mark.parametrize("rule", ["token", "coupled"])
+@pytest.mark.parametrize("rule", ["token", "block", "coupled"])
 def test_what_is_in_doubt_is_decided_exactly(rule, monkeypatch):
     monkeypatch.setattr(numpy_estimates, "error", lambda V: 10.0)
     monkeypatch.setattr(numpy_estimates, "MASS_ERROR", 10.0)

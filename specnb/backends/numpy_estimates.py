@@ -11,6 +11,7 @@ mean of |t| under the softmax is its entropy less the logarithm of its sum: log2
 
 from __future__ import annotations
 
+import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +22,11 @@ MASS_ERROR = 2.0**-21
 """Relative error of one mass, apart from a factor common to the row: 1.8 u + 4 u, and 1 u for the product."""
 NEGLIGIBLE = 2.0**-90
 """Absolute error of a mass or a probability: the contract has 0 below 2^-100 of the largest, float32 below 2^-149."""
+
+SMALL = 2.0**-60
+"""Probability whose relative error `NEGLIGIBLE` doesn't change."""
+ROUNDING = 2.0**-40
+"""Error of a few operations in float64, with room."""
 
 
 class Estimate(NamedTuple):
@@ -75,18 +81,64 @@ def judged(r, draft, q, p, word):
         left = u if q is None else u * q[i].at(r, 0, x)
         if left < p_x * (1 - e) - NEGLIGIBLE:
             continue
-        return (i, _corrected(r, i, x, q, p, word[-1])) if left >= p_x * (1 + e) + NEGLIGIBLE else (None, None)
+        if not left >= p_x * (1 + e) + NEGLIGIBLE:
+            return None, None
+        if q is None:
+            return i, search(p.row(r, i), word[-1], SUM_ERROR, e, x)
+        return i, _picked(r, i, len(draft), 1.0, q, p, word[-1], e)
     return len(draft), drawn(p.mass[r, len(draft)], word[-1])
 
 
-def _corrected(r, i, x, q, p, word):
-    """Return the token that a word picks from (p − q)+ of column i in row r, or None if that is in doubt."""
-    rest, V = p.row(r, i), p.mass.shape[2]
-    absolute = error(V) + TRUNCATION * (V + 1)
-    if q is None:
-        return search(rest, word, SUM_ERROR, absolute, x)
+def _picked(r, i, n, a, q, p, word, absolute):
+    """Return the token that a word picks behind i of n drafts, from (a·p − q)+ or p; None if that is in doubt.
+
+    absolute: bound of the error of sums of (a·p − q)+.
+    """
+    if i == n:
+        return drawn(p.mass[r, i], word)
+    return search(_rest(r, i, a, q, p), word, SUM_ERROR, absolute)
+
+
+def _rest(r, i, a, q, p):
+    """Return (a·p − q)+ of column i in row r."""
+    rest = p.row(r, i)
+    rest *= a
     rest -= q[i].row(r, 0)
-    return search(np.maximum(rest, 0, out=rest), word, SUM_ERROR, 2 * absolute)
+    return np.maximum(rest, 0, out=rest)
+
+
+def block(r, draft, q, p, word):
+    """Accept the longest prefix of drafts whose own test passes, then pick the final token from (a·p − q)+ or from p.
+
+    a is the prefix's weight. q isn't None. Other arguments and results as `judged`. The contract reads, and reports,
+    the rows of all drafts, but here the longest prefix comes first and mostly decides.
+    """
+    n, e = len(draft), 2 * error(p.mass.shape[2])
+    drafted = [(p.at(r, i, x), q[i].at(r, 0, x)) for i, x in enumerate(draft)]
+    alive = np.isfinite(p.total[r, : n + 1]).all() and all(np.isfinite(one.total[r, 0]) for one in q[:n])
+    if not alive or any(min(pair) < SMALL for pair in drafted):
+        return None, None
+    weights = [*itertools.accumulate(drafted, lambda a, pair: min(1.0, a * pair[0] / pair[1]), initial=1.0)]
+    for i in range(n, 0, -1):
+        a, relative = weights[i], (i + 1) * e
+        if i == n:
+            least, most = a * (1 - relative), a * (1 + relative)
+        else:
+            mass, absolute = _rest(r, i, a, q, p).sum(), relative + e
+            least = _share(max(mass - absolute, 0.0), a * (1 - relative))
+            most = _share(mass + absolute, min(1.0, a * (1 + relative)))
+        u = (word[i - 1] >> 11) * 2.0**-53
+        if u < least - ROUNDING:
+            return i, _picked(r, i, n, a, q, p, word[-1], (i + 2) * e)
+        if not u >= most + ROUNDING:
+            return None, None
+    return 0, _picked(r, 0, n, 1.0, q, p, word[-1], 2 * e)
+
+
+def _share(mass, a):
+    """Return the chance of a prefix of weight a, which is 1 if nothing speaks against it."""
+    whole = mass + (1 - a)
+    return mass / whole if whole > 0 else 1.0
 
 
 def coupled(r, draft, p, word):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from specnb.backends.numpy_estimates import Estimate, coupled, drawn, estimate, judged
+from specnb.backends.numpy_estimates import Estimate, block, coupled, drawn, estimate, judged
 from specnb.backends.numpy_logits import LOG2_E, processed
 from specnb.backends.numpy_words import ACCEPTING, FINAL, OWN, words
 from specnb.decoding.choosing import Chooser, Decision, Proposal
@@ -20,6 +20,10 @@ from specnb.streams import draft_word
 
 LONG = 1024
 """Ids of a row that repays being looked at alone: all rows of a batch are decided exactly in one call."""
+
+
+SAMPLERS = ("verify", "verify_block", "verify_coupled")
+"""How the rules that can be estimated are sampled."""
 
 
 class Guess(NamedTuple):
@@ -35,7 +39,7 @@ class Guess(NamedTuple):
 
 
 class Estimating(Chooser):
-    """NumPy's chooser for token, match and coupled: for long rows at temperatures above 0 without filters.
+    """NumPy's chooser for the rules of `SAMPLERS`: for long rows at temperatures above 0 without filters.
 
     What it drafts has guesses for q, which no other chooser can read, and it returns no p. All else it does as
     `Chooser`.
@@ -78,7 +82,9 @@ class Estimating(Chooser):
         """Decide on a proposal by the target's logits [R, G+1, V], and return nothing for p."""
         q, V = proposal.q if self.rule.reads_q else None, logits.shape[2]
         drafts = [row[:n] for row, n in zip(proposal.tokens.tolist(), proposal.lengths.tolist(), strict=True)]
-        guessed = q is None or (isinstance(q, tuple) and all(one.logits.shape[2] == V for one in q))
+        guessed = (q is None and self.rule.sampler != "verify_block") or (
+            isinstance(q, tuple) and all(one.logits.shape[2] == V for one in q)
+        )
         if self.simple and guessed and V >= LONG and all(0 <= token < V for row in drafts for token in row):
             return None, self._guessed(proposal, drafts, q, self._guess(logits, 0), position)
         q = np.concatenate([one.exact() for one in q], 1) if isinstance(q, tuple) else q
@@ -93,7 +99,8 @@ class Estimating(Chooser):
         else:
             counters = [(i, ACCEPTING) for i in range(G)] + [(0, FINAL)]
             word = words(self.live_seed, position, counters, len(drafts), self.rows).tolist()
-            decided = [judged(r, row, estimates, p.estimate, word[r]) for r, row in enumerate(drafts)]
+            judge = block if self.rule.sampler == "verify_block" else judged
+            decided = [judge(r, row, estimates, p.estimate, word[r]) for r, row in enumerate(drafts)]
         doubt = [r for r, (_, token) in enumerate(decided) if token is None]
         decided = [(0, -1) if token is None else (n, token) for n, token in decided]
         pairs = zip(drafts, decided, strict=True)
