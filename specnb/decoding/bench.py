@@ -20,7 +20,7 @@ from specnb.decoding.loop import generate
 from specnb.drafters import Drafter, ModelDrafter, PromptLookupDrafter
 from specnb.sampling import Sampling
 
-PLAIN, SPECULATIVE = "transformers, plain", "specnb, speculative"
+PLAIN, SPECULATIVE, BLOCK = "transformers, plain", "specnb, speculative", "specnb, block verification"
 CONFIDENCE = 0.4
 """transformers' default: it stops drafting early at a token of lower probability."""
 
@@ -66,11 +66,11 @@ def compare(
     runs: dict[str, list[Generation]] = {}
     spent: dict[str, list[tuple[float, Spent]]] = {}
 
-    def specnb(name: str, drafter: Drafter | None) -> Callable[[int], None]:
+    def specnb(name: str, drafter: Drafter | None, rule: str = "token") -> Callable[[int], None]:
         def decode(seed: int) -> None:
             run = generate(
                 target, drafter, input_ids, max_new_tokens=max_new_tokens, gamma=gamma, sampling=sampling,
-                seed=np.arange(B) + seed * B, eos_token_id=None,
+                seed=np.arange(B) + seed * B, rule=rule, eos_token_id=None,
             )  # fmt: skip
             runs.setdefault(name, []).append(run)
 
@@ -93,7 +93,10 @@ def compare(
         ways["transformers, assisted"] = theirs(draft, gamma, 0.0)
         ways["transformers, assisted, early stop"] = theirs(draft, gamma, CONFIDENCE)
         ways["transformers, prompt lookup"] = theirs(None, gamma, 0.0, prompt_lookup_num_tokens=gamma)
-    ways |= {name: specnb(name, drafter) for name, drafter in _drafters(draft).items()}
+    ways["specnb, plain"] = specnb("specnb, plain", None)
+    ways[SPECULATIVE] = specnb(SPECULATIVE, ModelDrafter(draft))
+    ways[BLOCK] = specnb(BLOCK, ModelDrafter(draft), "block")
+    ways["specnb, prompt lookup"] = specnb("specnb, prompt lookup", PromptLookupDrafter())
     ways = {name: timed(name, way) for name, way in ways.items()}
 
     alone = _forwards(target, draft, gamma, input_ids.shape[1], max_new_tokens)
@@ -128,10 +131,6 @@ def _rounds(runs: list[Generation], spent: list[tuple[float, Spent]], tokens: in
 def _sizes(run: Generation) -> dict[int, float]:
     """Return how many rounds there were with so many requests."""
     return dict(Counter(Counter(round_.step for round_ in run.rounds).values()))
-
-
-def _drafters(draft: Any) -> dict[str, Drafter | None]:
-    return {"specnb, plain": None, SPECULATIVE: ModelDrafter(draft), "specnb, prompt lookup": PromptLookupDrafter()}
 
 
 def interleaved(
