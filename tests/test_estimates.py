@@ -77,6 +77,8 @@ def test_a_draw_on_the_border_is_right_or_in_doubt(V):
         right = pick(np.broadcast_to(w, (len(words), V)), np.array(words, np.uint64))[0].tolist()
         told = [numpy_estimates.drawn(mass, word) for word in words]
         assert all(token in (None, one) for token, one in zip(told, right, strict=True))
+        together = numpy_estimates.all_drawn(np.broadcast_to(mass, (len(words), V)), words)
+        assert together.tolist() == [-1 if token is None else token for token in told]
         doubts += told.count(None)
     assert doubts > 0
 

@@ -45,6 +45,24 @@ def search(x, word, relative, absolute, point=-1, most=np.inf):
     return at * block + first if within >= error and first == last < len(ends) else None
 
 
+def search_rows(x, word, relative, absolute):
+    """Return what `search` does for each row of x [R, V] and its word, R ints below 2^64: int64 [R], −1 for None."""
+    (R, V), (block, starts) = x.shape, _blocks(x.shape[1])
+    rows = np.arange(R)
+    sums = np.add.reduceat(x, starts, axis=1, dtype=np.float64)
+    cumulative = sums.cumsum(axis=1)
+    whole = cumulative[:, -1]
+    threshold = np.array(word, np.uint64) * 2.0**-64 * whole
+    at = np.minimum((cumulative <= threshold[:, None]).sum(axis=1), len(starts) - 1)
+    within = threshold - (cumulative[rows, at] - sums[rows, at])
+    error = 2 * (relative * whole + absolute)
+    ids = at[:, None] * block + np.arange(block)
+    ends = x[rows[:, None], np.minimum(ids, V - 1)].cumsum(axis=1, dtype=np.float64)
+    first, last = ((ends <= (within + by)[:, None]).sum(axis=1) for by in (-error, error))
+    told = (within >= error) & (first == last) & (last < np.minimum(block, V - at * block))
+    return np.where(told, at * block + first, -1)
+
+
 @functools.cache
 def _blocks(V):
     """Return how many of V ids make a block, about as many as there are blocks, and where the blocks start."""

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from specnb.backends.bounds import SUM_ERROR, TRUNCATION, search
+from specnb.backends.bounds import SUM_ERROR, TRUNCATION, search, search_rows
 
 MASS_ERROR = 2.0**-21
 """Relative error of one mass, apart from a factor common to the row: 1.8 u + 4 u, and 1 u for the product."""
@@ -25,6 +25,8 @@ NEGLIGIBLE = 2.0**-90
 
 SMALL = 2.0**-60
 """Probability whose relative error `NEGLIGIBLE` doesn't change."""
+FEW = 4
+"""Rows that are drawn from one by one in less time than in one call."""
 ROUNDING = 2.0**-40
 """Error of a few operations in float64, with room."""
 
@@ -65,6 +67,15 @@ def drawn(mass, word):
     """Return the token that a word, an int, picks from masses [V], or None if that is in doubt."""
     V = len(mass)
     return search(mass, word, MASS_ERROR + TRUNCATION * (V + 1), NEGLIGIBLE * V)
+
+
+def all_drawn(mass, word):
+    """Return the tokens that words, R ints, pick from masses [R, V], int64 [R]: −1 where that is in doubt."""
+    (R, V) = mass.shape
+    if R > FEW:
+        return search_rows(mass, word, MASS_ERROR + TRUNCATION * (V + 1), NEGLIGIBLE * V)
+    tokens = (drawn(row, one) for row, one in zip(mass, word, strict=True))
+    return np.array([-1 if token is None else token for token in tokens])
 
 
 def judged(r, draft, q, p, word):
@@ -141,10 +152,10 @@ def _share(mass, a):
     return mass / whole if whole > 0 else 1.0
 
 
-def coupled(r, draft, p, word):
+def coupled(r, draft, q, p, word):
     """Accept drafts while they equal the draws from p by their words, an int each, and return the next draw with them.
 
-    Other arguments and results as `judged`.
+    q isn't read. Other arguments and results as `judged`.
     """
     for i, x in enumerate([*draft, None]):
         own = drawn(p.mass[r, i], word[i])

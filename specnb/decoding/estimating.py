@@ -6,24 +6,24 @@ the contract's arithmetic makes only the rows of those that do. See `specnb.back
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from specnb.backends.numpy_estimates import Estimate, block, coupled, drawn, estimate, judged
+from specnb.backends.numpy_estimates import Estimate, all_drawn, block, coupled, estimate, judged
 from specnb.backends.numpy_logits import LOG2_E, processed
-from specnb.backends.numpy_words import ACCEPTING, FINAL, OWN, words
+from specnb.backends.numpy_words import ACCEPTING, DRAFTING, FINAL, OWN, words
 from specnb.decoding.choosing import Chooser, Decision, Proposal
-from specnb.streams import draft_word
+from specnb.sampling import Sampling
 
 LONG = 1024
 """Ids of a row that repays being looked at alone: all rows of a batch are decided exactly in one call."""
 
 
-SAMPLERS = ("verify", "verify_block", "verify_coupled")
-"""How the rules that can be estimated are sampled."""
+JUDGES = {"verify": judged, "verify_block": block, "verify_coupled": coupled}
+"""What tells verdicts of the rules that can be estimated, by their samplers."""
 
 
 class Guess(NamedTuple):
@@ -38,8 +38,21 @@ class Guess(NamedTuple):
         return processed(self.logits[rows], (self.temperature[rows], None, None, None))
 
 
+@dataclass
+class StepWords:
+    """The words of a step, shared by whoever drafts and judges: drafting[i][r] and judging[r], ints.
+
+    judging: gamma words for the drafts, then the final token's; or, for the rule coupled, those of the positions.
+    """
+
+    place: Any = None
+    gamma: int = 0
+    drafting: list[list[int]] = field(default_factory=list)
+    judging: list[list[int]] = field(default_factory=list)
+
+
 class Estimating(Chooser):
-    """NumPy's chooser for the rules of `SAMPLERS`: for long rows at temperatures above 0 without filters.
+    """NumPy's chooser for the rules of `JUDGES`: for long rows at temperatures above 0 without filters.
 
     What it drafts has guesses for q, which no other chooser can read, and it returns no p. All else it does as
     `Chooser`.
@@ -51,6 +64,13 @@ class Estimating(Chooser):
         self.simple = all(values is None for values in filters) and bool((temperature > 0).all())
         self._guesses: list[Guess] = []
         self._rooms: dict[int, np.ndarray] = {}
+        self._step = StepWords()
+
+    def with_sampling(self, sampling: Sampling | None) -> Estimating:
+        """Return a chooser that shares the words of a step, and has another way from logits to probabilities."""
+        other: Any = super().with_sampling(sampling)
+        other._step = self._step
+        return other
 
     def keep(self, index: np.ndarray) -> None:
         """Let only these of the running rows go on."""
@@ -65,14 +85,11 @@ class Estimating(Chooser):
             return super().draft(logits, position, index, gamma)
         guess = self._guess(logits[:, None], index)
         self._guesses[index:] = [guess]
-        start, *pair = draft_word(self.rule, position, index)
-        word = words(self.live_seed, start, [tuple(pair)], len(position), self.rows)[:, 0].tolist()
-        tokens = [drawn(row[0], one) for row, one in zip(guess.estimate.mass, word, strict=True)]
-        if doubt := [r for r, token in enumerate(tokens) if token is None]:
-            exact = self._some(doubt).draw(guess.exact(doubt)[:, 0], position[doubt], index)
-            for r, token in zip(doubt, exact.tolist(), strict=True):
-                tokens[r] = token
-        return np.array(tokens)
+        word = self._words(position, gamma).drafting[index]
+        tokens = all_drawn(guess.estimate.mass[:, 0], word)
+        if (doubt := np.flatnonzero(tokens < 0)).size:
+            tokens[doubt] = self._some(doubt).draw(guess.exact(doubt)[:, 0], position[doubt], index)
+        return tokens
 
     def drafted(self, drafts: int) -> Any:
         """Return the guesses of this step's rows q, or the rows themselves."""
@@ -93,14 +110,9 @@ class Estimating(Chooser):
     def _guessed(self, proposal: Proposal, drafts: list[list[int]], q: Any, p: Guess, position: np.ndarray) -> Decision:
         """Return what `verify` decides, row by row, and exactly where that is in doubt."""
         G, estimates = proposal.tokens.shape[1], None if q is None else [one.estimate for one in q]
-        if self.rule.sampler == "verify_coupled":
-            word = self._own_words(position, G + 1).tolist()
-            decided = [coupled(r, row, p.estimate, word[r]) for r, row in enumerate(drafts)]
-        else:
-            counters = [(i, ACCEPTING) for i in range(G)] + [(0, FINAL)]
-            word = words(self.live_seed, position, counters, len(drafts), self.rows).tolist()
-            judge = block if self.rule.sampler == "verify_block" else judged
-            decided = [judge(r, row, estimates, p.estimate, word[r]) for r, row in enumerate(drafts)]
+        judge = JUDGES[self.rule.sampler]
+        word = self._words(position, G).judging
+        decided = [judge(r, row, estimates, p.estimate, word[r]) for r, row in enumerate(drafts)]
         doubt = [r for r, (_, token) in enumerate(decided) if token is None]
         decided = [(0, -1) if token is None else (n, token) for n, token in decided]
         pairs = zip(drafts, decided, strict=True)
@@ -113,10 +125,22 @@ class Estimating(Chooser):
             tokens[doubt], n[doubt], status[doubt] = exact.tokens, exact.accepted, exact.status
         return Decision(self.rows, position, proposal.tokens, proposal.lengths, tokens, n, status)
 
-    def _own_words(self, position: np.ndarray, columns: int) -> np.ndarray:
-        """Return the words [R, columns] of the positions themselves."""
-        start, R = position & 0xFFFFFFFF, len(position)
-        return np.concatenate([words(self.live_seed, start + i, [(0, OWN)], R, self.rows) for i in range(columns)], 1)
+    def _words(self, position: np.ndarray, gamma: int) -> StepWords:
+        """Return the words of the step that starts at `position` [R] and has gamma drafts at most, made once."""
+        step, place = self._step, (position.tobytes(), self.rows.tobytes())
+        if step.place == place and step.gamma >= gamma:
+            return step
+        R, seed = len(position), self.live_seed
+        if self.rule.sampler == "verify_coupled":
+            start = position & 0xFFFFFFFF
+            own = [words(seed, start + i, [(0, OWN)], R, self.rows)[:, 0] for i in range(gamma + 1)]
+            step.drafting, step.judging = [word.tolist() for word in own], np.stack(own, 1).tolist()
+        else:
+            counters = [(i, purpose) for purpose in (DRAFTING, ACCEPTING) for i in range(gamma)] + [(0, FINAL)]
+            both = words(seed, position, counters, R, self.rows)
+            step.drafting, step.judging = both[:, :gamma].T.tolist(), both[:, gamma:].tolist()
+        step.place, step.gamma = place, gamma
+        return step
 
     def _some(self, index: Any) -> Chooser:
         """Return an exact chooser for some of the running rows."""

@@ -15,7 +15,7 @@ from specnb.decoding.cache import CachedModel
 from specnb.decoding.choosing import Chooser
 from specnb.decoding.constrained import Parsers
 from specnb.decoding.ends import Ends
-from specnb.decoding.estimating import SAMPLERS, Estimating
+from specnb.decoding.estimating import JUDGES, Estimating
 from specnb.decoding.judging import IN_TURN
 from specnb.decoding.prefilled import take_over
 from specnb.decoding.processing import Processing
@@ -75,7 +75,7 @@ class Plan:
     def estimates(self) -> bool:
         """Whether the rounds can be decided without their p and q: nothing asks for these."""
         asked = self.record or self.trace is not None or self.constraint is not None
-        return self.backend == "numpy" and self.rule.sampler in SAMPLERS and not asked
+        return self.backend == "numpy" and self.rule.sampler in JUDGES and not asked
 
     def silent(self) -> Plan:
         """Return the plan of the same run without anybody watching."""
