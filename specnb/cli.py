@@ -62,8 +62,10 @@ def parser() -> argparse.ArgumentParser:
     demo.add_argument("--gamma", type=natural, default=4, help="drafted tokens per step (default 4)")
     demo.add_argument("--temperature", type=float, default=1.0, help="0 is greedy (default 1)")
     demo.add_argument("--seed", type=natural, default=0, help="the text is a function of it (default 0)")
-    demo.add_argument("--repeats", type=natural, default=3, help="timed runs of each decoder (default 3)")
-    demo.add_argument("--color", choices=("auto", "always", "never"), default="auto")
+    demo.add_argument(
+        "--repeats", type=natural, default=3, help="timed runs of each decoder (default 3); 0 measures nothing"
+    )
+    demo.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="colours or signs")
     demo.set_defaults(run=run_demo)
 
     bench = commands.add_parser("bench", help="measure, and write CSV", description=run_bench.__doc__)

@@ -78,22 +78,25 @@ def one_step(run: Generation, target: Any, draft: Any, tokenizer: Any, sampling:
         f"  its exact probability       {_row(lengths, '6.2f')}",
     ]
     law = correction[first.accepted]
-    top = np.argsort(-law, kind="stable")[:SHOWN]
-    tokens = ", ".join(f"{_texts([t], tokenizer)} {law[t]:.2f}" for t in top.tolist())
+    top = [t for t in np.argsort(-law, kind="stable")[:SHOWN] if law[t] > 0]
+    tokens = ", ".join(f"{_texts([t], tokenizer)} {law[t]:.2f}" for t in top)
     kind = "bonus" if first.accepted == len(first.draft) else "correction"
     emitted = _texts(first.tokens[-1:], tokenizer)
-    lines += [f"  it then emitted {emitted}; the law of that {kind}: {tokens}, \u2026"]
+    more = ", \u2026" if len(top) < np.count_nonzero(law) else ""
+    lines += [f"  it then emitted {emitted}; the law of that {kind}: {tokens}{more}"]
     return "\n".join(lines) + "\n"
 
 
 def speed(rows: list[dict[str, Any]]) -> str:
     """Return the tokens per second of each way to decode, and how they compare with plain decoding."""
-    plain = rows[0]["tokens_per_second"]
-    lines = [f"tokens per second, {rows[0]['threads']} thread, this run (median, 20th to 80th percentile)"]
+    seconds = "of CPU time, 1 thread" if rows[0]["threads"] == 1 else f"{rows[0]['threads']} threads"
+    lines = [f"tokens per second {seconds}, this run: median, 20th to 80th percentile, in units of {rows[0]['method']}"]
     for row in rows:
-        rate, low, high = (row[name] for name in ("tokens_per_second", "low", "high"))
-        lines += [f"  {row['method']:<34} {rate:7.0f}  {low:5.0f} to {high:<5.0f}  {rate / plain:5.2f} \u00d7"]
-    return "\n".join([*lines, "bare forwards: what the two models alone would allow at this acceptance"])
+        rate, low, high, ratio = (row[name] for name in ("tokens_per_second", "low", "high", "ratio"))
+        lines += [f"  {row['method']:<34} {rate:7.0f}  {low:5.0f} to {high:<5.0f}  {ratio:5.2f} \u00d7"]
+    return "\n".join(
+        [*lines, 'bare forwards: what the models alone would allow with the drafts of "specnb, speculative"']
+    )
 
 
 def rows_of(step: Round, run: Generation, target: Any, draft: Any, sampling: Any) -> tuple[np.ndarray, np.ndarray]:

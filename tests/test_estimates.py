@@ -2,29 +2,23 @@
 
 import numpy as np
 import pytest
-import torch
 
-import specnb
-from specnb import rules
+from specnb.backends import bounds, numpy_estimated_filters, numpy_estimates
 from specnb.backends import numpy as reference
-from specnb.backends import numpy_estimates
-from specnb.backends.numpy_logits import LOG2_E, exp2, processed
+from specnb.backends.numpy_logits import exp2, processed
 from specnb.backends.numpy_mass import pick, residual, weights
-from specnb.decoding import estimating
-from specnb.decoding.choosing import Chooser, Proposal
-from specnb.decoding.estimating import Estimating
-from specnb.sampling import Sampling
 
 U = 2.0**-24
 VOCABULARIES = (1, 2, 3, 129, 1024, 1025, 5000)
 TEMPERATURES = (1e-3, 0.3, 1.0, 7.0, 1e3)
 
 
-def guess(z, temperature):
+def guess(z, temperature, filters=(None, None, None)):
     """Return the estimate and the contract's probabilities of logits [R, k, V]."""
     T = np.full(len(z), temperature)
-    scale = (LOG2_E / T).astype(np.float32)[:, None, None]
-    return numpy_estimates.estimate(z, scale, np.empty_like(z)), processed(z, (T, None, None, None))
+    parameters = T, *(None if one is None else np.full(len(z), one) for one in filters)
+    how = numpy_estimates.Parameters.of(*parameters)
+    return numpy_estimates.estimate(z, how, np.empty_like(z)), processed(z, parameters)
 
 
 def logits(rng, V, rows=12):
@@ -75,7 +69,7 @@ def test_a_draw_on_the_border_is_right_or_in_doubt(V):
         w = weights(p.astype(np.float64))
         words = borders(w)
         right = pick(np.broadcast_to(w, (len(words), V)), np.array(words, np.uint64))[0].tolist()
-        told = [numpy_estimates.drawn(mass, word) for word in words]
+        told = [bounds.drawn(mass, word) for word in words]
         assert all(token in (None, one) for token, one in zip(told, right, strict=True))
         together = numpy_estimates.all_drawn(np.broadcast_to(mass, (len(words), V)), words)
         assert together.tolist() == [-1 if token is None else token for token in told]
@@ -109,7 +103,7 @@ def decided():
             accepted = bool(u_b[0] * float(q[0, 0, x]) < float(p[0, 0, x]))
             w = weights(p[:, 1].astype(np.float64)) if accepted else w
             right = int(accepted), int(pick(w, np.array([f], np.uint64))[0][0])
-            told = numpy_estimates.judged(0, [x], [q_found], p_found, (a, f))
+            told = numpy_estimates.token_verdict(0, [x], [q_found], p_found, (a, f))
             doubt += told[1] is None
             mistakes += told[1] is not None and told != right
     return doubt, mistakes
@@ -148,7 +142,9 @@ def block_decided():
                 steps = [step if k == i else LAST for k in range(2)]
                 tokens, n, _ = right(steps)
                 words = [one << 11 for one in (*steps, 2**52 + 12345)]
-                told = numpy_estimates.block(0, draft[0].tolist(), [found for found, _ in pairs], p_found, words)
+                told = numpy_estimates.block_verdict(
+                    0, draft[0].tolist(), [found for found, _ in pairs], p_found, words
+                )
                 doubt += told[1] is None
                 mistakes += told[1] is not None and told != (n[0], tokens[0, n[0]])
     return doubt, mistakes
@@ -168,119 +164,49 @@ def test_a_wrong_bound_of_probabilities_is_caught(monkeypatch):
 
 @pytest.mark.parametrize("V", [129, 1025])
 def test_a_wrong_bound_of_masses_is_caught(V, monkeypatch):
-    monkeypatch.setattr(numpy_estimates, "MASS_ERROR", 0.0)
+    for module in (bounds, numpy_estimates):
+        monkeypatch.setattr(module, "MASS_ERROR", 0.0)
     with pytest.raises(AssertionError):
         test_a_draw_on_the_border_is_right_or_in_doubt(V)
 
 
-def choosers(rule, seed, rows, temperature=1.0, **more):
-    """Return an exact and an estimating chooser for some rows of a batch of 6."""
-    T = np.resize(temperature, 6) if np.ndim(temperature) else temperature
-    arguments = ("numpy", torch.device("cpu"), seed, Sampling(temperature=T, **more), 6)
-    made = [kind(*arguments, np.arange(6), rules.get(rule)) for kind in (Chooser, Estimating)]
-    for one in made:
-        one.keep(rows)
-    return made
+FILTERS = [(5, None, None), (None, 0.8, None), (None, None, 0.05), (40, 0.95, 1e-3), (0, 1.0, 0.0), (1, 1e-6, 0.9)]
 
 
-def round_of(chooser, z, y, position, limits, onehot):
-    """Draft and judge once by a chooser; return everything that came of it as lists."""
-    if onehot:
-        draft = y[:, :, 0].argsort(1)[:, :3].numpy() % z.shape[2]
-        proposal = Proposal(draft, None, limits)
-    else:
-        drafts = [chooser.draft(y[:, i], position, i, 3) for i in range(y.shape[1])]
-        proposal = Proposal(np.stack(drafts, 1), chooser.drafted(y.shape[1]), limits)
-    decision = chooser.judge(proposal, z, position)[1]
-    return [a.tolist() for a in (proposal.tokens, decision.tokens, decision.accepted, decision.status)]
+@pytest.mark.parametrize("filters", FILTERS)
+@pytest.mark.parametrize("temperature", [0.0, 0.3, 1.0, 7.0])
+@pytest.mark.parametrize("V", [2, 129, 1025])
+def test_filters_drop_what_the_contract_drops_or_leave_a_doubt(V, temperature, filters):
+    z = logits(np.random.default_rng(V), V, rows=60)
+    found, exact = guess(z, temperature, filters)
+    doubt = np.isnan(found.total[:, 0])
+    assert doubt.mean() < 0.3  # equal logits and saturated ones
+    for r in np.flatnonzero(~doubt):
+        row = found.row(r, 0)
+        assert (np.abs(row - exact[r, 0]) <= numpy_estimates.error(V) * row + numpy_estimates.NEGLIGIBLE).all()
 
 
-@pytest.fixture(autouse=True)
-def any_length(monkeypatch):
-    """Estimate short rows as well, since they have the edges."""
-    monkeypatch.setattr(estimating, "LONG", 1)
+def test_a_threshold_on_the_border_is_right_or_in_doubt():
+    """top_p is the mass above a token, or a step beside it; min_p the share of one."""
+    z = logits(np.random.default_rng(3), 129, rows=1)
+    whole = processed(z, (np.ones(1), None, None, None))[0, 0].astype(np.float64)
+    doubts = 0
+    for mass in np.sort(whole)[::-1].cumsum()[:60]:
+        for top_p in np.clip([mass - 2.0**-26, mass, mass + 2.0**-26], 1e-9, 1 - 2.0**-53):
+            found, exact = guess(z, 1.0, (None, float(top_p), None))
+            doubts += np.isnan(found.total).any()
+            assert np.isnan(found.total).any() or ((found.mass > 0) == (exact > 0)).all()
+    shares = exp2(((z - z.max()) * np.float32(np.log2(np.e))).astype(np.float32))[0, 0]
+    for share in shares:
+        for min_p in (np.nextafter(share, np.float32(0)), share, np.nextafter(share, np.float32(1))):
+            found, exact = guess(z, 1.0, (None, None, float(min_p)))
+            doubts += np.isnan(found.total).any()
+            assert np.isnan(found.total).any() or ((found.mass > 0) == (exact > 0)).all()
+    assert doubts > 200
 
 
-@pytest.mark.parametrize("rule", ["token", "match", "block", "coupled"])
-@pytest.mark.parametrize("seed", [2**62 + 977, np.arange(6) * 2**59 + 3])
-@pytest.mark.parametrize("onehot", [False, True])
-def test_estimating_choosers_decide_what_exact_ones_do(rule, seed, onehot):
-    rng = np.random.default_rng(5)
-    for trial in range(40):
-        V = (3, 129, 1500)[trial % 3]
-        rows = np.arange(6) if trial % 2 else np.array([1, 3, 4])
-        z = torch.from_numpy((rng.normal(size=(len(rows), 4, V)) * 3).astype(np.float32))
-        y = z[:, :3] + 0.5 * torch.from_numpy(rng.normal(size=(len(rows), 3, V)).astype(np.float32))
-        position, limits = rng.integers(0, 2**40, len(rows)), rng.integers(0, 4, len(rows))
-        exact, estimated = choosers(rule, seed, rows, temperature=np.array([0.2, 1.0, 3.0]))
-        assert round_of(exact, z, y, position, limits, onehot) == round_of(estimated, z, y, position, limits, onehot)
-
-
-@pytest.mark.parametrize("rule", ["token", "block", "coupled"])
-def test_what_is_in_doubt_is_decided_exactly(rule, monkeypatch):
-    monkeypatch.setattr(numpy_estimates, "error", lambda V: 10.0)
-    monkeypatch.setattr(numpy_estimates, "MASS_ERROR", 10.0)
-    test_estimating_choosers_decide_what_exact_ones_do(rule, 5, False)
-    test_estimating_choosers_decide_what_exact_ones_do(rule, np.arange(6), False)
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("where", ["draft", "target"])
-def test_rows_that_are_no_distribution_are_reported_as_before(bad, where):
-    rng, rows = np.random.default_rng(1), np.arange(6)
-    z = torch.from_numpy(rng.normal(size=(6, 4, 50)).astype(np.float32))
-    y = z[:, :3].clone()
-    (y if where == "draft" else z)[2, 1] = bad
-    exact, estimated = choosers("token", 5, rows)
-    position, limits = np.zeros(6, np.int64), np.full(6, 3)
-    found = round_of(exact, z, y, position, limits, False)
-    assert found == round_of(estimated, z, y, position, limits, False)
-    assert found[3][2] != 0 or found[0][2][1] == -1
-
-
-@pytest.mark.parametrize("more", [{"top_k": 5}, {"temperature": np.array([0.0, 1.0])}, {"min_p": 0.1, "top_p": 0.7}])
-def test_filters_and_greedy_rows_are_exact(more):
-    rng, rows = np.random.default_rng(1), np.arange(6)
-    z = torch.from_numpy(rng.normal(size=(6, 4, 50)).astype(np.float32))
-    exact, estimated = choosers("token", 5, rows, **more)
-    position, limits = np.zeros(6, np.int64), np.full(6, 3)
-    assert not estimated.simple
-    assert round_of(exact, z, z[:, :3], position, limits, False) == round_of(
-        estimated, z, z[:, :3], position, limits, False
-    )
-    mixed = choosers("token", 5, rows)[1].with_sampling(estimated.sampling)  # a drafter with filters of its own
-    judge = choosers("token", 5, rows)
-    drafts = np.stack([mixed.draft(z[:, i], position, i, 3) for i in range(3)], 1)
-    proposal = Proposal(drafts, mixed.drafted(3), limits)
-    one, other = (chooser.judge(proposal, z, position)[1] for chooser in judge)
-    assert one.tokens.tolist() == other.tokens.tolist()
-
-
-def test_a_narrower_draft_is_judged_exactly():
-    rng, rows = np.random.default_rng(1), np.arange(6)
-    z = torch.from_numpy(rng.normal(size=(6, 4, 50)).astype(np.float32))
-    position, limits = np.zeros(6, np.int64), np.full(6, 3)
-    exact, estimated = choosers("token", 5, rows)
-    assert round_of(exact, z, z[:, :3, :40], position, limits, False) == round_of(
-        estimated, z, z[:, :3, :40], position, limits, False
-    )
-
-
-def test_decoding_estimates_unless_somebody_asks_for_the_rows(monkeypatch):
-    target, draft, tokenizer = specnb.load_pair()
-    prompt, used = tokenizer("What is it?", return_tensors="pt").input_ids, []
-    plain = Estimating.judge
-    monkeypatch.setattr(Estimating, "judge", lambda *a: used.append(1) or plain(*a))
-    asked, exact = [], Chooser.verify
-    monkeypatch.setattr(Chooser, "verify", lambda *a: asked.append(1) or exact(*a))
-    drafter = specnb.drafters.ModelDrafter(draft)
-    run = specnb.generate(target, drafter, prompt, max_new_tokens=60, seed=3, eos_token_id=None)
-    rounds = len(used)
-    assert rounds > 10
-    assert len(asked) <= rounds // 4
-    again = specnb.generate(target, drafter, prompt, max_new_tokens=60, seed=3, eos_token_id=None, record=True)
-    assert len(used) == rounds
-    assert torch.equal(run.sequences, again.sequences)
-    assert run.rounds == again.rounds
-    assert run.replay(2).verdict.tokens.tolist()
-    assert len(used) == rounds
+def test_a_wrong_bound_of_thresholds_is_caught(monkeypatch):
+    for name in ("MASS_ERROR", "TRUNCATION", "NEGLIGIBLE"):
+        monkeypatch.setattr(numpy_estimated_filters, name, 0.0)
+    with pytest.raises(AssertionError):
+        test_a_threshold_on_the_border_is_right_or_in_doubt()

@@ -19,8 +19,8 @@ from test_laws import _integrate
 import specnb
 from specnb import Sampling, SpecnbError, Status, backends, laws, rules
 from specnb.arrays import to_numpy, to_torch
+from specnb.backends import bounds, torch_lazy, torch_logits, torch_mass, torch_pick, torch_words
 from specnb.backends import numpy as reference
-from specnb.backends import torch_lazy, torch_logits, torch_mass, torch_pick, torch_words
 from specnb.backends.numpy_logits import exp2, processed
 
 VECTORS = json.loads((Path(__file__).parent / "vectors" / "contract.json").read_text())
@@ -333,7 +333,7 @@ def test_exp2_is_as_close_as_it_must_be():
     t = -np.random.default_rng(6).exponential(8, 10**6).astype(np.float32)
     t = np.concatenate([t, -np.arange(0, 100, 2.0**-12, np.float32)])
     contract, native = exp2(t.copy()).astype(np.float64), torch.exp2(torch.from_numpy(t)).double().numpy()
-    assert (np.abs(native - contract) <= (torch_pick.EXP2_ERROR - 2.0**-24) * contract + 2.0**-100).all()
+    assert (np.abs(native - contract) <= (bounds.MASS_ERROR - 2.0**-24) * contract + 2.0**-100).all()
 
 
 def test_doubtful_verdicts_are_decided_exactly(monkeypatch):
@@ -386,7 +386,7 @@ def test_a_wrong_backend_is_caught(fault):
 @pytest.mark.parametrize(("module", "name", "wrong"), [
     (torch_lazy, "CHORD", 0.96),
     (torch_lazy, "_sum_error", lambda V: -0.02),
-    (torch_pick, "EXP2_ERROR", 0.0),
+    (bounds, "MASS_ERROR", 0.0),
 ])  # fmt: skip
 def test_a_wrong_bound_is_caught(module, name, wrong, monkeypatch):
     monkeypatch.setattr(module, name, wrong)

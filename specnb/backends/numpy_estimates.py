@@ -5,8 +5,9 @@ leave in doubt is for the contract's arithmetic to decide, so the tokens are the
 
 The bounds are in units u = 2^-24, a rounding in float32. Both have the same scaled logits t <= 0. The contract's 2^t
 is within 1.8 u (every float32 in [−1/2, 1/2] was tried), NumPy's within 4 u; the contract's probability rounds twice
-more, and its sum, which has t in two parts with two roundings each, is off by 4 u·|t|·ln 2 in the term of that t. The
-mean of |t| under the softmax is its entropy less the logarithm of its sum: log2 V at most.
+more, once by a factor of the whole row, and its sum, which has t in two parts with two roundings each, is off by
+4 u·|t|·ln 2 in the term of that t. The mean of |t| under the softmax is its entropy less the logarithm of its sum:
+log2 V at most.
 """
 
 from __future__ import annotations
@@ -16,15 +17,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from specnb.backends.bounds import SUM_ERROR, TRUNCATION, search, search_rows
-
-MASS_ERROR = 2.0**-21
-"""Relative error of one mass, apart from a factor common to the row: 1.8 u + 4 u, and 1 u for the product."""
-NEGLIGIBLE = 2.0**-90
-"""Absolute error of a mass or a probability: the contract has 0 below 2^-100 of the largest, float32 below 2^-149."""
+from specnb.backends.bounds import MASS_ERROR, NEGLIGIBLE, SUM_ERROR, TRUNCATION, drawn, search, search_rows
+from specnb.backends.numpy_estimated_filters import drop
+from specnb.backends.numpy_logits import LOG2_E
 
 SMALL = 2.0**-60
-"""Probability whose relative error `NEGLIGIBLE` doesn't change."""
+"""Probability whose relative error `NEGLIGIBLE` doesn't change; a mass of 0 is 0 in the contract as well."""
 FEW = 4
 """Rows that are drawn from one by one in less time than in one call."""
 ROUNDING = 2.0**-40
@@ -46,27 +44,54 @@ class Estimate(NamedTuple):
         return np.multiply(self.mass[r, i], 1 / self.total[r, i], dtype=np.float64)
 
 
-def estimate(logits, scale, out):
-    """Return the softmaxes of logits float32 [R, k, V].
+class Parameters(NamedTuple):
+    """How the logits of R requests become a distribution, made for `estimate`: arrays [R, 1, 1], None where off."""
 
-    scale: log2(e)/T, float32 [R, 1, 1]. out: room for the masses.
+    scale: np.ndarray
+    greedy: np.ndarray | None
+    top_k: np.ndarray | None
+    top_p: np.ndarray | None
+    min_p: np.ndarray | None
+    filtered: bool
+
+    @classmethod
+    def of(cls, temperature, *filters):
+        """Return it for a temperature [R], and top_k, top_p and min_p, [R] or None."""
+        greedy = temperature == 0
+        scale = (LOG2_E / np.where(greedy, 1.0, temperature)).astype(np.float32)[:, None, None]
+        filters = [values if values is None else values[:, None, None] for values in filters]
+        filtered = any(values is not None for values in filters)
+        return cls(scale, greedy if greedy.any() else None, *filters, filtered)
+
+
+def estimate(logits, how, out):
+    """Return the softmaxes of logits float32 [R, k, V]; out has room for the masses.
+
+    A row of which a filter leaves in doubt what it keeps is NaN, as a dead row is, so that all of it is in doubt.
     """
-    with np.errstate(over="ignore", invalid="ignore"):  # beyond float32 lies −inf, which weighs nothing
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):  # beyond float32 lies −inf, which weighs nothing
         np.subtract(logits, np.maximum.reduce(logits, axis=2, keepdims=True), out=out)
-        out *= scale
+        out *= how.scale
         np.exp2(out, out=out)
+        if how.filtered:
+            drop(logits, out, how)
+    if how.greedy is not None:
+        _choose(logits, out, how.greedy)
     return Estimate(out, np.add.reduce(out, axis=2, dtype=np.float64))
+
+
+def _choose(logits, mass, greedy):
+    """Put all mass of greedy rows on the largest logit, the first of several; a dead row is NaN."""
+    z = logits[greedy]
+    largest = z.argmax(axis=2, keepdims=True)
+    alive = np.isfinite(np.take_along_axis(z, largest, 2))
+    ones = (np.arange(z.shape[2]) == largest).astype(np.float32)
+    mass[greedy] = np.where(alive, ones, np.float32(np.nan))
 
 
 def error(V):
     """Return a bound of the relative error of a probability: 16 u, and 3 u·log2 V for the mean of |t|."""
     return (16 + 3 * V.bit_length()) * 2.0**-24
-
-
-def drawn(mass, word):
-    """Return the token that a word, an int, picks from masses [V], or None if that is in doubt."""
-    V = len(mass)
-    return search(mass, word, MASS_ERROR + TRUNCATION * (V + 1), NEGLIGIBLE * V)
 
 
 def all_drawn(mass, word):
@@ -78,7 +103,7 @@ def all_drawn(mass, word):
     return np.array([-1 if token is None else token for token in tokens])
 
 
-def judged(r, draft, q, p, word):
+def token_verdict(r, draft, q, p, word):
     """Accept a prefix of drafts by u·q(x) < p(x), then pick the final token from (p − q)+ or from p.
 
     r: the row of the estimates to read. draft: n ids within the vocabulary. q: the estimates [R, 1, V] of each draft's
@@ -89,7 +114,10 @@ def judged(r, draft, q, p, word):
     e = 2 * error(p.mass.shape[2])
     for i, x in enumerate(draft):
         u, p_x = (word[i] >> 11) * 2.0**-53, p.at(r, i, x)
-        left = u if q is None else u * q[i].at(r, 0, x)
+        q_x = 1.0 if q is None else q[i].at(r, 0, x)
+        if not q_x >= SMALL:  # the contract accepts, and reports, no draft of probability 0
+            return None, None
+        left = u * q_x
         if left < p_x * (1 - e) - NEGLIGIBLE:
             continue
         if not left >= p_x * (1 + e) + NEGLIGIBLE:
@@ -118,16 +146,16 @@ def _rest(r, i, a, q, p):
     return np.maximum(rest, 0, out=rest)
 
 
-def block(r, draft, q, p, word):
+def block_verdict(r, draft, q, p, word):
     """Accept the longest prefix of drafts whose own test passes, then pick the final token from (a·p − q)+ or from p.
 
-    a is the prefix's weight. q isn't None. Other arguments and results as `judged`. The contract reads, and reports,
-    the rows of all drafts, but here the longest prefix comes first and mostly decides.
+    a is the prefix's weight. q isn't None. Other arguments and results as `token_verdict`. The contract reads the rows
+    of all drafts, and reports them, but here the longest prefix comes first and mostly decides.
     """
     n, e = len(draft), 2 * error(p.mass.shape[2])
     drafted = [(p.at(r, i, x), q[i].at(r, 0, x)) for i, x in enumerate(draft)]
     alive = np.isfinite(p.total[r, : n + 1]).all() and all(np.isfinite(one.total[r, 0]) for one in q[:n])
-    if not alive or any(min(pair) < SMALL for pair in drafted):
+    if not alive or any(0 < p_x < SMALL or q_x < SMALL for p_x, q_x in drafted):
         return None, None
     weights = [*itertools.accumulate(drafted, lambda a, pair: min(1.0, a * pair[0] / pair[1]), initial=1.0)]
     for i in range(n, 0, -1):
@@ -147,15 +175,15 @@ def block(r, draft, q, p, word):
 
 
 def _share(mass, a):
-    """Return the chance of a prefix of weight a, which is 1 if nothing speaks against it."""
+    """Return mass / (mass + 1 − a), the chance to keep a prefix of weight a; 1 if both vanish."""
     whole = mass + (1 - a)
     return mass / whole if whole > 0 else 1.0
 
 
-def coupled(r, draft, q, p, word):
+def coupled_verdict(r, draft, q, p, word):
     """Accept drafts while they equal the draws from p by their words, an int each, and return the next draw with them.
 
-    q isn't read. Other arguments and results as `judged`.
+    q isn't read. Other arguments and results as `token_verdict`.
     """
     for i, x in enumerate([*draft, None]):
         own = drawn(p.mass[r, i], word[i])

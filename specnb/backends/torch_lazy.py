@@ -15,13 +15,12 @@ import torch
 from torch import Tensor
 
 from specnb.backends import torch_cpu, torch_pick
+from specnb.backends.bounds import NEGLIGIBLE
 from specnb.backends.torch_drafts import effective_lengths
 from specnb.backends.torch_logits import exponents, probabilities, row_of
 from specnb.backends.torch_mass import pick_one
 
 LOG2_E = 1.4426950408889634
-NEGLIGIBLE = 2.0**-90
-"""Absolute error of an estimate: the contract has 0 below 2^-100 of the largest, and float32 below 2^-149."""
 CHORD = 1.0615
 """How far 1 + f may lie above 2^f for 0 <= f < 1: at most by a factor 1.06148."""
 

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import torch
 
-from specnb.backends.bounds import SUM_ERROR, TRUNCATION, search
+from specnb.backends.bounds import SUM_ERROR, TRUNCATION, drawn, search
 
 LONG = 2**13  # ids of a row that repays being looked at alone
 FLOAT32_ERROR = 2.0**-24 + SUM_ERROR
 """Relative error of sums of differences that were rounded to float32."""
-EXP2_ERROR = 2.0**-21
-"""Relative error of `torch.exp2` for the contract's masses, which are made by a polynomial within 1.1e-7 and one
-product within 2^-24: that leaves five units in the last place for `torch.exp2`, where about one was measured."""
 
 
 def certain(p, q, point, scale, word):
@@ -45,5 +42,4 @@ def likely(exponents, word):
 
     exponents: float32 [V], at most 0: what the contract takes 2^t of. Its sum of masses cancels, so none is made.
     """
-    x = torch.exp2(exponents).numpy()
-    return search(x, word, EXP2_ERROR + TRUNCATION * (len(x) + 1), 2.0**-100 * len(x))  # below 2^-100 it has 0
+    return drawn(torch.exp2(exponents).numpy(), word)

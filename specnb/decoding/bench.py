@@ -38,7 +38,7 @@ def compare(
 ) -> list[dict[str, Any]]:
     """Measure tokens per second of each way to decode the same prompts with the same settings.
 
-    One thread's seconds on a CPU are CPU time.
+    With one thread on a CPU, seconds are CPU time; else they elapse.
     Every way emits max_new_tokens per request and none stops at an end-of-text. Each repeat runs all of them in
     turn with its own seed, so that what else the machine does falls on all alike.
 
@@ -55,18 +55,19 @@ def compare(
     -------
     One dict per way: method, batch, gamma, tokens_per_second (median over repeats), low and high (20th and 80th
     percentile), ratio (median over repeats of the rate over that of transformers' plain decoding in the same one),
-    tokens_per_round of a request, acceptance (None where unknown), overhead (milliseconds of a round outside the
-    forwards of both models, median over repeats), threads. The last ways are the rate if specnb's rounds took only
-    their forwards, B·E/(gamma·draft + verification), with E the tokens that a request emitted per round in the same
-    repeat: if no request ended before another, and for a batch also with as many requests as each round had. The
-    first round reads the prompt, as everybody's does.
+    tokens_per_round of a request (mean over repeats), kept (the share of all drafts that was accepted, those behind a
+    rejection among them), overhead (milliseconds of a round outside the forwards of both models, median over repeats),
+    threads; None where unknown. The last ways are the rate if the rounds of "specnb, speculative" in the same repeat
+    took only their forwards, B·E/(gamma·draft + verification), with E its tokens_per_round: if no request ended before
+    another, and for a batch also with as many requests as each round had. The first round reads the prompt, as
+    everybody's does.
     """
     sampling = sampling or Sampling()
     B, clock = len(input_ids), clock_of(target.device)
     runs: dict[str, list[Generation]] = {}
     spent: dict[str, list[tuple[float, Spent]]] = {}
 
-    def specnb(name: str, drafter: Drafter | None, rule: str = "token") -> Callable[[int], None]:
+    def ours(name: str, drafter: Drafter | None, rule: str = "token") -> Callable[[int], None]:
         def decode(seed: int) -> None:
             run = generate(
                 target, drafter, input_ids, max_new_tokens=max_new_tokens, gamma=gamma, sampling=sampling,
@@ -93,43 +94,45 @@ def compare(
         ways["transformers, assisted"] = theirs(draft, gamma, 0.0)
         ways["transformers, assisted, early stop"] = theirs(draft, gamma, CONFIDENCE)
         ways["transformers, prompt lookup"] = theirs(None, gamma, 0.0, prompt_lookup_num_tokens=gamma)
-    ways["specnb, plain"] = specnb("specnb, plain", None)
-    ways[SPECULATIVE] = specnb(SPECULATIVE, ModelDrafter(draft))
-    ways[BLOCK] = specnb(BLOCK, ModelDrafter(draft), "block")
-    ways["specnb, prompt lookup"] = specnb("specnb, prompt lookup", PromptLookupDrafter())
+    ways["specnb, plain"] = ours("specnb, plain", None)
+    ways[SPECULATIVE] = ours(SPECULATIVE, ModelDrafter(draft))
+    ways[BLOCK] = ours(BLOCK, ModelDrafter(draft), "block")
+    ways["specnb, prompt lookup"] = ours("specnb, prompt lookup", PromptLookupDrafter())
     ways = {name: timed(name, way) for name, way in ways.items()}
 
-    alone = _forwards(target, draft, gamma, input_ids.shape[1], max_new_tokens)
-    ways["bare forwards"] = lambda seed: alone({B: max_new_tokens / runs[SPECULATIVE][-1].stats.tokens_per_round})
+    bare_seconds = _bare_seconds(target, draft, gamma, input_ids.shape[1], max_new_tokens)
+    ways["bare forwards"] = lambda seed: bare_seconds(
+        {B: max_new_tokens / runs[SPECULATIVE][-1].stats.tokens_per_round}
+    )
     if B > 1:
-        ways["bare forwards, as requests ended"] = lambda seed: alone(_sizes(runs[SPECULATIVE][-1]))
+        ways["bare forwards, as requests ended"] = lambda seed: bare_seconds(_sizes(runs[SPECULATIVE][-1]))
 
     rates = interleaved(ways, seed, repeats, B * max_new_tokens, clock)
     plain = np.array(rates[PLAIN])
     shared = {"batch": B, "gamma": gamma, "threads": torch.get_num_threads()}
     return [
         {"method": name, **summary(rate), "ratio": float(np.median(rate / plain))}
-        | _rounds(runs.get(name, [])[1:], spent.get(name, [])[1:], max_new_tokens, B)
+        | _rounds(runs.get(name, [])[1:], spent.get(name, [])[1:], max_new_tokens)
         | shared
         for name, rate in rates.items()
     ]
 
 
-def _rounds(runs: list[Generation], spent: list[tuple[float, Spent]], tokens: int, batch: int) -> dict[str, Any]:
-    """Return what the rounds of a way came to: tokens_per_round, acceptance and overhead."""
-    per_round = acceptance = overhead = None
-    if spent:
+def _rounds(runs: list[Generation], spent: list[tuple[float, Spent]], tokens: int) -> dict[str, float | None]:
+    """Return what the rounds of a way came to: tokens_per_round, kept and overhead."""
+    per_round = kept = overhead = None
+    if spent:  # a target forward is a round
         overhead = float(np.median([(total - s.seconds) / s.calls[0] for total, s in spent]) * 1e3)
-        per_round = float(np.mean([tokens / s.calls[0] for _, s in spent])) if batch == 1 or not runs else None
-    if runs:
+        per_round = float(np.mean([tokens / s.calls[0] for _, s in spent]))
+    if runs:  # in a batch, requests have rounds of their own
         per_round = float(np.mean([run.stats.tokens_per_round for run in runs]))
         drafted = sum(int(run.stats.drafted.sum()) for run in runs)
-        acceptance = sum(int(run.stats.accepted.sum()) for run in runs) / drafted if drafted else None
-    return {"tokens_per_round": per_round, "acceptance": acceptance, "overhead": overhead}
+        kept = sum(int(run.stats.accepted.sum()) for run in runs) / drafted if drafted else None
+    return {"tokens_per_round": per_round, "kept": kept, "overhead": overhead}
 
 
 def _sizes(run: Generation) -> dict[int, float]:
-    """Return how many rounds there were with so many requests."""
+    """Return numbers of rounds by the requests that were still running."""
     return dict(Counter(Counter(round_.step for round_ in run.rounds).values()))
 
 
@@ -138,7 +141,7 @@ def interleaved(
 ) -> dict[str, list]:
     """Return tokens per second of each way and repeat; the first round warms up and doesn't count.
 
-    A way is called with a seed. It may return the seconds that count, else all that it took do.
+    A way is called with a seed. It may return the seconds to count; None: the whole call counts.
     """
     rates: dict[str, list[float]] = {name: [] for name in ways}
     for repeat in tqdm(range(repeats + 1), unit="repeat", leave=False, disable=None):
@@ -208,7 +211,7 @@ def _drafting(assistant: Any, gamma: int, confidence: float) -> Any:
     return lent(assistant, config)
 
 
-def _forwards(target: Any, draft: Any, gamma: int, prompt: int, tokens: int) -> Callable[[dict[int, float]], float]:
+def _bare_seconds(target: Any, draft: Any, gamma: int, prompt: int, tokens: int) -> Callable[[dict[int, float]], float]:
     """Return a function from numbers of rounds, by requests, to the seconds of their forwards, made one by one.
 
     The first round's forwards read the prompt as well; all others stand in the middle of the tokens.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 
+from specnb.decoding.bare import clock_of
+from specnb.decoding.bench import interleaved, summary
 from specnb.decoding.grammar import Grammar
 from specnb.decoding.loop import generate
 from specnb.drafters import ModelDrafter
@@ -24,7 +25,7 @@ SPEECH: dict[str, Any] = {
     "required": ["act", "speaker", "lines"],
     "additionalProperties": False,
 }
-"""What the texts are: some ninety tokens of the bundled pair, two thirds of them free."""
+"""What the texts are: about a hundred tokens of the bundled pair, two thirds of them free."""
 
 PLAIN, SPECULATIVE, FREE = "constrained, plain", "constrained, speculative", "free, speculative"
 
@@ -46,7 +47,8 @@ def compare_constrained(
     Parameters
     ----------
     target, draft, tokenizer : models in eval mode, and the tokenizer of both.
-    input_ids : int64 [B, L] without padding. max_new_tokens : the most that a request emits; texts end before.
+    input_ids : int64 [B, L] without padding. max_new_tokens : the most that a request emits: JSON mostly ends before,
+        and what is free doesn't.
     gamma, sampling : as in `specnb.generate`.
     seed, repeats : the first seed, and how many are measured after one that isn't. Each repeat runs every way in
         turn, with seeds of its own.
@@ -54,33 +56,36 @@ def compare_constrained(
     Returns
     -------
     One dict per way: method, batch, gamma, tokens_per_second (median over repeats), low and high (20th and 80th
-    percentile), ratio (of the median to that of constrained plain decoding), tokens_per_round, threads.
+    percentile), ratio (median over repeats of the rate over that of constrained plain decoding in the same
+    one), tokens_per_round, threads.
     """
-    grammar = Grammar.json_schema(SPEECH, tokenizer)
-    drafter, B = ModelDrafter(draft), len(input_ids)
-    settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "gamma": gamma, "sampling": sampling}
-    ways: dict[str, Callable[[Any], Any]] = {
-        PLAIN: lambda seeds: generate(target, None, input_ids, seed=seeds, constraint=grammar, **settings),
-        SPECULATIVE: lambda seeds: generate(target, drafter, input_ids, seed=seeds, constraint=grammar, **settings),
-        FREE: lambda seeds: generate(target, drafter, input_ids, seed=seeds, **settings),
+    grammar, B, clock = Grammar.json_schema(SPEECH, tokenizer), len(input_ids), clock_of(target.device)
+    found: dict[str, list[float]] = {}
+
+    def way(name: str, drafter: Any, **more: Any) -> Callable[[int], float]:
+        def decode(seed: int) -> float:
+            begun = clock()
+            run = generate(
+                target, drafter, input_ids, max_new_tokens=max_new_tokens, gamma=gamma, sampling=sampling,
+                seed=np.arange(B) + B * seed, **more,
+            )  # fmt: skip
+            found.setdefault(name, []).append(run.stats.tokens_per_round)
+            return (clock() - begun) / int(run.stats.emitted.sum())
+
+        return decode
+
+    drafter = ModelDrafter(draft)
+    ways = {
+        PLAIN: way(PLAIN, None, constraint=grammar),
+        SPECULATIVE: way(SPECULATIVE, drafter, constraint=grammar),
+        FREE: way(FREE, drafter, eos_token_id=None),
     }
-    rates: dict[str, list[float]] = {name: [] for name in ways}
-    rounds: dict[str, list[float]] = {name: [] for name in ways}
-    for repeat in range(repeats + 1):
-        for name, way in ways.items():
-            begun = time.perf_counter()
-            run = way(np.arange(B) + B * (seed + repeat))
-            rates[name].append(int(run.stats.emitted.sum()) / (time.perf_counter() - begun))
-            rounds[name].append(run.stats.tokens_per_round)
-    reference = float(np.median(rates[PLAIN][1:]))
+    rates = interleaved(ways, seed, repeats, 1, clock)
+    plain = np.array(rates[PLAIN])
     shared = {"batch": B, "gamma": gamma, "threads": torch.get_num_threads()}
     return [
-        {"method": name, **_summary(rates[name][1:], reference), "tokens_per_round": float(np.mean(rounds[name][1:]))}
+        {"method": name, **summary(rate), "ratio": float(np.median(rate / plain))}
+        | {"tokens_per_round": float(np.mean(found[name][1:]))}
         | shared
-        for name in ways
+        for name, rate in rates.items()
     ]
-
-
-def _summary(rates: list[float], reference: float) -> dict[str, float]:
-    low, median, high = (float(rate) for rate in np.percentile(rates, [20, 50, 80]))
-    return {"tokens_per_second": median, "low": low, "high": high, "ratio": median / reference}

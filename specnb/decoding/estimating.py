@@ -12,30 +12,55 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from specnb.backends.numpy_estimates import Estimate, all_drawn, block, coupled, estimate, judged
-from specnb.backends.numpy_logits import LOG2_E, processed
+from specnb.backends.numpy_estimates import (
+    Estimate,
+    Parameters,
+    all_drawn,
+    block_verdict,
+    coupled_verdict,
+    estimate,
+    token_verdict,
+)
+from specnb.backends.numpy_logits import processed
 from specnb.backends.numpy_words import ACCEPTING, DRAFTING, FINAL, OWN, words
 from specnb.decoding.choosing import Chooser, Decision, Proposal
 from specnb.sampling import Sampling
 
 LONG = 1024
-"""Ids of a row that repays being looked at alone: all rows of a batch are decided exactly in one call."""
+"""Ids of a row from which on estimates repay, also in a large batch."""
 
 
-JUDGES = {"verify": judged, "verify_block": block, "verify_coupled": coupled}
-"""What tells verdicts of the rules that can be estimated, by their samplers."""
+JUDGES = {"verify": token_verdict, "verify_block": block_verdict, "verify_coupled": coupled_verdict}
+"""By the sampler of a rule: what tells its verdicts from estimates."""
 
 
 class Guess(NamedTuple):
     """Logits float32 [R, k, V] with the estimate of their softmax; the exact one is made when it is asked for."""
 
     logits: np.ndarray
-    temperature: np.ndarray
+    parameters: list[Any]
     estimate: Estimate
 
     def exact(self, rows: Any = slice(None)) -> np.ndarray:
         """Return the contract's probabilities of some rows, float32 [n, k, V]."""
-        return processed(self.logits[rows], (self.temperature[rows], None, None, None))
+        return processed(self.logits[rows], [values if values is None else values[rows] for values in self.parameters])
+
+
+@dataclass(frozen=True)
+class Guesses:
+    """The guesses [R, 1, V] of a step's drafts, in the place of their rows q: as an array it is the exact ones."""
+
+    each: tuple[Guess, ...]
+
+    def exact(self, rows: Any = slice(None)) -> np.ndarray:
+        """Return the contract's probabilities of some rows, float32 [n, G, V]."""
+        return np.concatenate([one.exact(rows) for one in self.each], 1)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return self.exact().astype(dtype or np.float32, copy=False)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.exact()[index]
 
 
 @dataclass
@@ -52,18 +77,15 @@ class StepWords:
 
 
 class Estimating(Chooser):
-    """NumPy's chooser for the rules of `JUDGES`: for long rows at temperatures above 0 without filters.
+    """NumPy's chooser for the rules of `JUDGES`, where rows are long.
 
-    What it drafts has guesses for q, which no other chooser can read, and it returns no p. All else it does as
-    `Chooser`.
+    What it drafts has guesses for q, and `judge` returns no p where it guesses. All else it does as `Chooser`.
     """
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        temperature, *filters = self.parameters
-        self.simple = all(values is None for values in filters) and bool((temperature > 0).all())
         self._guesses: list[Guess] = []
-        self._rooms: dict[int, np.ndarray] = {}
+        self._rooms: dict[Any, np.ndarray] = {}
         self._step = StepWords()
 
     def with_sampling(self, sampling: Sampling | None) -> Estimating:
@@ -75,15 +97,16 @@ class Estimating(Chooser):
     def keep(self, index: np.ndarray) -> None:
         """Let only these of the running rows go on."""
         super().keep(index)
-        temperature: Any = self.live_parameters[0]
-        with np.errstate(divide="ignore"):  # temperature 0, which isn't guessed
-            self._scale = (LOG2_E / temperature).astype(np.float32)[:, None, None]
+        self._how = Parameters.of(*self.live_parameters)
 
     def draft(self, logits: torch.Tensor, position: np.ndarray, index: int, gamma: int) -> Any:
         """Draw draft `index` of a step that starts at `position` [R] from logits [R, V], and keep a guess of its q."""
-        if not self.simple or logits.shape[1] < LONG:
+        if logits.shape[1] < LONG:
             return super().draft(logits, position, index, gamma)
-        guess = self._guess(logits[:, None], index)
+        z = self._float32(logits[:, None])
+        own = self._room(("logits", index), z.shape)  # the model may reuse its own
+        np.copyto(own, z)
+        guess = self._guess(own, index)
         self._guesses[index:] = [guess]
         word = self._words(position, gamma).drafting[index]
         tokens = all_drawn(guess.estimate.mass[:, 0], word)
@@ -93,23 +116,24 @@ class Estimating(Chooser):
 
     def drafted(self, drafts: int) -> Any:
         """Return the guesses of this step's rows q, or the rows themselves."""
-        return tuple(self._guesses[:drafts]) if self._guesses else super().drafted(drafts)
+        return Guesses(tuple(self._guesses[:drafts])) if self._guesses else super().drafted(drafts)
 
     def judge(self, proposal: Proposal, logits: torch.Tensor, position: np.ndarray) -> tuple[Any, Decision]:
         """Decide on a proposal by the target's logits [R, G+1, V], and return nothing for p."""
         q, V = proposal.q if self.rule.reads_q else None, logits.shape[2]
-        drafts = [row[:n] for row, n in zip(proposal.tokens.tolist(), proposal.lengths.tolist(), strict=True)]
+        drafts = [row[: max(n, 0)] for row, n in zip(proposal.tokens.tolist(), proposal.lengths.tolist(), strict=True)]
         guessed = (q is None and self.rule.sampler != "verify_block") or (
-            isinstance(q, tuple) and all(one.logits.shape[2] == V for one in q)
+            isinstance(q, Guesses) and all(one.logits.shape[2] == V for one in q.each)
         )
-        if self.simple and guessed and V >= LONG and all(0 <= token < V for row in drafts for token in row):
-            return None, self._guessed(proposal, drafts, q, self._guess(logits, 0), position)
-        q = np.concatenate([one.exact() for one in q], 1) if isinstance(q, tuple) else q
+        if guessed and V >= LONG and all(0 <= token < V for row in drafts for token in row):
+            return None, self._guessed(proposal, drafts, self._guess(self._float32(logits), "target"), position)
+        q = q.exact() if isinstance(q, Guesses) else q
         return super().judge(replace(proposal, q=q), logits, position)
 
-    def _guessed(self, proposal: Proposal, drafts: list[list[int]], q: Any, p: Guess, position: np.ndarray) -> Decision:
+    def _guessed(self, proposal: Proposal, drafts: list[list[int]], p: Guess, position: np.ndarray) -> Decision:
         """Return what `verify` decides, row by row, and exactly where that is in doubt."""
-        G, estimates = proposal.tokens.shape[1], None if q is None else [one.estimate for one in q]
+        G, q = proposal.tokens.shape[1], proposal.q if self.rule.reads_q else None
+        estimates = None if q is None else [one.estimate for one in q.each]
         judge = JUDGES[self.rule.sampler]
         word = self._words(position, G).judging
         decided = [judge(r, row, estimates, p.estimate, word[r]) for r, row in enumerate(drafts)]
@@ -119,8 +143,7 @@ class Estimating(Chooser):
         tokens = np.array([[*row[:n], token] + [-1] * (G - n) for row, (n, token) in pairs])
         n, status = np.array([n for n, _ in decided]), np.zeros(len(drafts), np.int32)
         if doubt:
-            exact_q = None if q is None else np.concatenate([one.exact(doubt) for one in q], 1)
-            some = Proposal(proposal.tokens[doubt], exact_q, proposal.lengths[doubt])
+            some = Proposal(proposal.tokens[doubt], None if q is None else q.exact(doubt), proposal.lengths[doubt])
             exact = self._some(doubt).verify(some, p.exact(doubt), position[doubt])
             tokens[doubt], n[doubt], status[doubt] = exact.tokens, exact.accepted, exact.status
         return Decision(self.rows, position, proposal.tokens, proposal.lengths, tokens, n, status)
@@ -146,11 +169,21 @@ class Estimating(Chooser):
         """Return an exact chooser for some of the running rows."""
         return Chooser(self.backend, self.device, self.seed, self.sampling, self.batch, self.rows[index], self.rule)
 
-    def _guess(self, logits: torch.Tensor, index: int) -> Guess:
-        """Return the guess for logits [R, k, V]; index tells apart which guesses of a step need room of their own."""
-        z = self.array(logits).astype(np.float32, copy=False)
-        room = self._rooms.get(index)
-        if room is None or room.shape[0] < z.shape[0] or room.shape[1] < z.shape[1]:
-            room = self._rooms[index] = np.empty(z.shape, np.float32)
-        temperature: Any = self.live_parameters[0]
-        return Guess(z, temperature, estimate(z, self._scale, room[: z.shape[0], : z.shape[1]]))
+    def _guess(self, z: np.ndarray, room: Any) -> Guess:
+        """Return the guess for logits float32 [R, k, V]; room tells apart what has to be kept at the same time."""
+        return Guess(z, self.live_parameters, estimate(z, self._how, self._room(("masses", room), z.shape)))
+
+    def _room(self, name: Any, shape: tuple[int, ...]) -> np.ndarray:
+        """Return an array that is the same for a name, as far as it fits; a batch only gets smaller."""
+        room = self._rooms.get(name)
+        if room is None or room.shape[2] != shape[2] or room.shape[0] < shape[0] or room.shape[1] < shape[1]:
+            room = self._rooms[name] = np.empty(shape, np.float32)
+        return room[: shape[0], : shape[1]]
+
+    def _float32(self, logits: torch.Tensor) -> np.ndarray:
+        """Return logits as NumPy's float32, those beyond it as infinite."""
+        z = self.array(logits)
+        if z.dtype == np.float32:
+            return z
+        with np.errstate(over="ignore"):
+            return z.astype(np.float32)
