@@ -35,6 +35,7 @@ class Proposal:
 
     tokens: int64 [R, G] of the backend's kind, ids wherever they count.
     q: float [R, G, V] of the same kind, the distributions they were drawn from; None if all are one-hot.
+    Or an estimating chooser's `Guesses`, which become that when somebody reads them.
     lengths: int64 [R] on the host, how many drafts of each row count.
     """
 

@@ -102,6 +102,7 @@ class Estimating(Chooser):
     def draft(self, logits: torch.Tensor, position: np.ndarray, index: int, gamma: int) -> Any:
         """Draw draft `index` of a step that starts at `position` [R] from logits [R, V], and keep a guess of its q."""
         if logits.shape[1] < LONG:
+            self._guesses.clear()
             return super().draft(logits, position, index, gamma)
         z = self._float32(logits[:, None])
         own = self._room(("logits", index), z.shape)  # the model may reuse its own
