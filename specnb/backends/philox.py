@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 FEW = 64
@@ -17,13 +18,18 @@ def philox_word(seed: int, position: int, index: int, purpose: int, stream: int)
     '0x6627e8d5e169c58d'
     """
     c0, c1, c2, c3 = position & _LOW32, index & _LOW32, purpose & _LOW32, stream & _LOW32
-    key0, key1 = seed & _LOW32, seed >> 32
-    for _ in range(10):
+    for key0, key1 in _round_keys(seed):
         product0, product1 = c0 * 0xD2511F53, c2 * 0xCD9E8D57
         c0, c2 = product1 >> 32 ^ c1 ^ key0, product0 >> 32 ^ c3 ^ key1
         c1, c3 = product1 & _LOW32, product0 & _LOW32
-        key0, key1 = key0 + 0x9E3779B9 & _LOW32, key1 + 0xBB67AE85 & _LOW32
     return c0 << 32 | c1
+
+
+@functools.lru_cache(1024)
+def _round_keys(seed: int) -> list[tuple[int, int]]:
+    """Return the two keys of each of the ten rounds."""
+    key0, key1 = seed & _LOW32, seed >> 32
+    return [(key0 + i * 0x9E3779B9 & _LOW32, key1 + i * 0xBB67AE85 & _LOW32) for i in range(10)]
 
 
 def few_words(seed: Any, position: Any, counters: list[tuple[int, int]], batch: int, stream: Any = None) -> list[int]:

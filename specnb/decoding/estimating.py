@@ -104,14 +104,12 @@ class Estimating(Chooser):
         if logits.shape[1] < LONG:
             self._guesses.clear()
             return super().draft(logits, position, index, gamma)
-        z = self._float32(logits[:, None])
-        own = self._room(("logits", index), z.shape)  # the model may reuse its own
-        np.copyto(own, z)
-        guess = self._guess(own, index)
+        guess = self._guess(self._float32(logits)[:, None].copy(), index)  # the model may reuse what it gave
         self._guesses[index:] = [guess]
         word = self._words(position, gamma).drafting[index]
         tokens = all_drawn(guess.estimate.mass[:, 0], word)
-        if (doubt := np.flatnonzero(tokens < 0)).size:
+        if -1 in tokens.tolist():
+            doubt = np.flatnonzero(tokens < 0)
             tokens[doubt] = self._some(doubt).draw(guess.exact(doubt)[:, 0], position[doubt], index)
         return tokens
 
@@ -172,7 +170,7 @@ class Estimating(Chooser):
 
     def _guess(self, z: np.ndarray, room: Any) -> Guess:
         """Return the guess for logits float32 [R, k, V]; room tells apart what has to be kept at the same time."""
-        return Guess(z, self.live_parameters, estimate(z, self._how, self._room(("masses", room), z.shape)))
+        return Guess(z, self.live_parameters, estimate(z, self._how, self._room(room, z.shape)))
 
     def _room(self, name: Any, shape: tuple[int, ...]) -> np.ndarray:
         """Return an array that is the same for a name, as far as it fits; a batch only gets smaller."""
