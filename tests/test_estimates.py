@@ -71,7 +71,7 @@ def test_a_draw_on_the_border_is_right_or_in_doubt(V):
         right = pick(np.broadcast_to(w, (len(words), V)), np.array(words, np.uint64))[0].tolist()
         told = [bounds.drawn(mass, word) for word in words]
         assert all(token in (None, one) for token, one in zip(told, right, strict=True))
-        together = numpy_estimates.all_drawn(np.broadcast_to(mass, (len(words), V)), words)
+        together = bounds.all_drawn(np.broadcast_to(mass, (len(words), V)), words)
         assert together.tolist() == [-1 if token is None else token for token in told]
         doubts += told.count(None)
     assert doubts > 0
@@ -164,8 +164,7 @@ def test_a_wrong_bound_of_probabilities_is_caught(monkeypatch):
 
 @pytest.mark.parametrize("V", [129, 1025])
 def test_a_wrong_bound_of_masses_is_caught(V, monkeypatch):
-    for module in (bounds, numpy_estimates):
-        monkeypatch.setattr(module, "MASS_ERROR", 0.0)
+    monkeypatch.setattr(bounds, "MASS_ERROR", 0.0)
     with pytest.raises(AssertionError):
         test_a_draw_on_the_border_is_right_or_in_doubt(V)
 

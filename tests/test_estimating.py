@@ -61,8 +61,7 @@ def test_estimating_choosers_decide_what_exact_ones_do(rule, seed, onehot):
 @pytest.mark.parametrize("rule", ["token", "block", "coupled"])
 def test_what_is_in_doubt_is_decided_exactly(rule, monkeypatch):
     monkeypatch.setattr(numpy_estimates, "error", lambda V: 10.0)
-    for module in (bounds, numpy_estimates):
-        monkeypatch.setattr(module, "MASS_ERROR", 10.0)
+    monkeypatch.setattr(bounds, "MASS_ERROR", 10.0)
     test_estimating_choosers_decide_what_exact_ones_do(rule, 5, False)
     test_estimating_choosers_decide_what_exact_ones_do(rule, np.arange(6), False)
 

@@ -25,11 +25,26 @@ NEGLIGIBLE = 2.0**-90
 TRUNCATION = 2.0**-62
 """What the contract's mass of one id may lie below the float64 value that both start from."""
 
+FEW = 4
+"""Rows that are drawn from one by one in less time than in one call."""
+
 
 def drawn(mass, word):
     """Return the token that a word, an int, picks from masses 2^t [V], or None if that is in doubt."""
-    V = len(mass)
-    return search(mass, word, MASS_ERROR + TRUNCATION * (V + 1), NEGLIGIBLE * V)
+    return search(mass, word, *_errors(len(mass)))
+
+
+def all_drawn(mass, word):
+    """Return the tokens that words, R ints, pick from masses [R, V], int64 [R]: −1 where that is in doubt."""
+    if len(mass) > FEW:
+        return search_rows(mass, word, *_errors(mass.shape[1]))
+    tokens = (drawn(row, one) for row, one in zip(mass, word, strict=True))
+    return np.array([-1 if token is None else token for token in tokens])
+
+
+def _errors(V):
+    """Return the relative and the absolute error of sums of V masses."""
+    return MASS_ERROR + TRUNCATION * (V + 1), NEGLIGIBLE * V
 
 
 def search(x, word, relative, absolute, point=-1, most=np.inf):

@@ -17,14 +17,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from specnb.backends.bounds import MASS_ERROR, NEGLIGIBLE, SUM_ERROR, TRUNCATION, drawn, search, search_rows
+from specnb.backends.bounds import NEGLIGIBLE, SUM_ERROR, drawn, search
 from specnb.backends.numpy_estimated_filters import drop
 from specnb.backends.numpy_logits import LOG2_E
 
 SMALL = 2.0**-60
 """Probability whose relative error `NEGLIGIBLE` doesn't change; a mass of 0 is 0 in the contract as well."""
-FEW = 4
-"""Rows that are drawn from one by one in less time than in one call."""
 ROUNDING = 2.0**-40
 """Error of a few operations in float64, with room."""
 
@@ -92,15 +90,6 @@ def _choose(logits, mass, greedy):
 def error(V):
     """Return a bound of the relative error of a probability: 16 u, and 3 u·log2 V for the mean of |t|."""
     return (16 + 3 * V.bit_length()) * 2.0**-24
-
-
-def all_drawn(mass, word):
-    """Return the tokens that words, R ints, pick from masses [R, V], int64 [R]: −1 where that is in doubt."""
-    (R, V) = mass.shape
-    if R > FEW:
-        return search_rows(mass, word, MASS_ERROR + TRUNCATION * (V + 1), NEGLIGIBLE * V)
-    tokens = (drawn(row, one) for row, one in zip(mass, word, strict=True))
-    return np.array([-1 if token is None else token for token in tokens])
 
 
 def token_verdict(r, draft, q, p, word):

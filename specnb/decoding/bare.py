@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -54,31 +53,38 @@ class Bare:
         return ended - begun
 
 
+@contextmanager
+def hooked(models: Iterable[Any], before: Callable[..., None], after: Callable[..., None]) -> Iterator[None]:
+    """Call before(model, arguments) and after(model, arguments, output) around each forward; hooks end as they were."""
+    with ExitStack() as stack:
+        for model in {id(model): model for model in models}.values():
+            stack.callback(model.register_forward_pre_hook(before).remove)
+            stack.callback(model.register_forward_hook(after).remove)
+        yield
+
+
 @dataclass
 class Spent:
-    """What the forwards of some models took: seconds, and how many there were of each model."""
+    """What forwards took: the seconds of all, and how many were the target's."""
 
-    seconds: float
-    calls: list[int]
+    seconds: float = 0.0
+    rounds: int = 0
 
 
 @contextmanager
-def forwards_of(models: Sequence[Any], clock: Clock = time.perf_counter) -> Iterator[Spent]:
-    """Time the forwards of models until the end; their hooks are then as before."""
-    spent = Spent(0.0, [0] * len(models))
+def forwards_of(target: Any, draft: Any, clock: Clock = time.perf_counter) -> Iterator[Spent]:
+    """Time the forwards of two models until the end."""
+    spent = Spent()
     begun: list[float] = []
 
     def before(module: Any, arguments: Any) -> None:
         begun.append(now(module.device, clock))
 
-    def after(which: int, module: Any, arguments: Any, output: Any) -> None:
+    def after(module: Any, arguments: Any, output: Any) -> None:
         spent.seconds += now(module.device, clock) - begun.pop()
-        spent.calls[which] += 1
+        spent.rounds += module is target
 
-    with ExitStack() as stack:
-        for which, model in enumerate(models):
-            stack.callback(model.register_forward_pre_hook(before).remove)
-            stack.callback(model.register_forward_hook(functools.partial(after, which)).remove)
+    with hooked((target, draft), before, after):
         yield spent
 
 

@@ -79,7 +79,7 @@ def compare(
 
     def timed(name: str, way: Callable[[int], None]) -> Callable[[int], float]:
         def decode(seed: int) -> float:
-            with forwards_of([target, draft], clock) as forwards:
+            with forwards_of(target, draft, clock) as forwards:
                 begun = clock()
                 way(seed)
                 seconds = clock() - begun
@@ -122,8 +122,8 @@ def _rounds(runs: list[Generation], spent: list[tuple[float, Spent]], tokens: in
     """Return what the rounds of a way came to: tokens_per_round, kept and overhead."""
     per_round = kept = overhead = None
     if spent:  # a target forward is a round
-        overhead = float(np.median([(total - s.seconds) / s.calls[0] for total, s in spent]) * 1e3)
-        per_round = float(np.mean([tokens / s.calls[0] for _, s in spent]))
+        overhead = float(np.median([(total - s.seconds) / s.rounds for total, s in spent]) * 1e3)
+        per_round = float(np.mean([tokens / s.rounds for _, s in spent]))
     if runs:  # in a batch, requests have rounds of their own
         per_round = float(np.mean([run.stats.tokens_per_round for run in runs]))
         drafted = sum(int(run.stats.drafted.sum()) for run in runs)

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from specnb.backends.bounds import all_drawn
 from specnb.backends.numpy_estimates import (
     Estimate,
     Parameters,
-    all_drawn,
     block_verdict,
     coupled_verdict,
     estimate,
@@ -125,13 +125,16 @@ class Estimating(Chooser):
             isinstance(q, Guesses) and all(one.logits.shape[2] == V for one in q.each)
         )
         if guessed and V >= LONG and all(0 <= token < V for row in drafts for token in row):
-            return None, self._guessed(proposal, drafts, self._guess(self._float32(logits), "target"), position)
+            p = self._guess(self._float32(logits), "target")
+            return None, self._guessed(proposal, drafts, q, p, position)
         q = q.exact() if isinstance(q, Guesses) else q
         return super().judge(replace(proposal, q=q), logits, position)
 
-    def _guessed(self, proposal: Proposal, drafts: list[list[int]], p: Guess, position: np.ndarray) -> Decision:
+    def _guessed(
+        self, proposal: Proposal, drafts: list[list[int]], q: Guesses | None, p: Guess, position: np.ndarray
+    ) -> Decision:
         """Return what `verify` decides, row by row, and exactly where that is in doubt."""
-        G, q = proposal.tokens.shape[1], proposal.q if self.rule.reads_q else None
+        G = proposal.tokens.shape[1]
         estimates = None if q is None else [one.estimate for one in q.each]
         judge = JUDGES[self.rule.sampler]
         word = self._words(position, G).judging

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 
+from specnb.decoding.bare import hooked
 from specnb.decoding.loop import generate
 from specnb.measure import timing
 from specnb.measure.timing import model_of
@@ -87,10 +88,7 @@ def _hooks(loop: Loop, target: Any, draft: Any) -> Iterator[Any]:
         elif draft is not None:
             loop.draft.append(seconds)
 
-    with ExitStack() as stack:
-        for module in {id(model): model for model in (target, draft) if model is not None}.values():
-            stack.callback(module.register_forward_pre_hook(before).remove)
-            stack.callback(module.register_forward_hook(after).remove)
+    with hooked((model for model in (target, draft) if model is not None), before, after):
         yield lambda drafter: drafter and _Watched(drafter, loop, drafting, target.device, timed=draft is None)
 
 
